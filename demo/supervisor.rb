@@ -70,8 +70,8 @@ module Demo
 
     def perform(step)
       case step.verb
-      when "settle" then settle(PATIENCE)
-      when "gone" then settle(GONE_WITHIN - elapsed + @killed_at)
+      when "settle" then settle(elapsed + PATIENCE)
+      when "gone" then settle(@killed_at + GONE_WITHIN)
       when "kill" then kill(child(step.worker))
       else
         @audit.expect(step)
@@ -94,10 +94,10 @@ module Demo
     end
 
     # Waits for the rooms to be as they must be.
-    def settle(seconds)
-      return @screen.settled(@seats) if within(seconds) { @audit.difference(@seats).nil? }
+    def settle(deadline)
+      return @screen.settled(@seats) if within(deadline - elapsed) { @audit.difference(@seats).nil? }
 
-      raise Failure, "the rooms were not as they must be within #{seconds.round} s; #{@audit.difference(@seats)}"
+      raise Failure, format("after %.1f s the rooms are not as they must be; ", elapsed) + @audit.difference(@seats)
     end
 
     # Ends the workers as a deployment does; each leaves its seats.
@@ -107,8 +107,11 @@ module Demo
       # The workers hold the other end of this pipe: it is at its end when the last of them is.
       raise Failure, "a worker did not end within #{PATIENCE} s" unless within(PATIENCE) { @reports.closed? }
 
-      running.each { |child| reap(child, "ended") }
-      settle(PATIENCE)
+      running.each do |child|
+        status = reap(child, "ended")
+        raise Failure, "#{child.name} failed: #{status}" unless status.success?
+      end
+      settle(elapsed + PATIENCE)
     end
 
     # Ends what still runs, after a failure or Ctrl-C.
@@ -123,10 +126,11 @@ module Demo
       @children.select { |child| child.status == "running" }
     end
 
+    # @return [Process::Status]
     def reap(child, status)
       child.commands.close
-      Process.wait(child.pid)
       child.status = status
+      Process.wait2(child.pid).last
     end
 
     # @return [Boolean] whether the condition came true within so many seconds

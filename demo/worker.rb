@@ -10,7 +10,7 @@ module Demo
   # It is told what to do by lines on +commands+, and ends, leaving its seats, when that pipe is closed;
   # what happens it reports as lines of JSON on +reports+.
   class Worker
-    Holding = Struct.new(:room, :member, :seat, :connection_id)
+    Holding = Struct.new(:room, :member, :seat, :connection_id, :status)
 
     def initialize(name, commands, reports)
       @name = name
@@ -67,6 +67,12 @@ module Demo
                                            seat: holding.seat, metadata: { worker: @name })
     end
 
+    # The seat was expired while this process was held up for longer than the ttl.
+    def retake(holding)
+      take(holding)
+      save_status(holding) if holding.status
+    end
+
     def leave(room, member, seat)
       holding = holding_of(room, member, seat)
       @holdings.delete(holding)
@@ -74,9 +80,14 @@ module Demo
     end
 
     def state(room, member, seat, status)
-      connection_id = holding_of(room, member, seat).connection_id
-      record = Room.new(room).presence.set_state(connection_id:, state: { status: })
-      report(:state, room:, member:, seat:, status: record["state"]["status"])
+      holding = holding_of(room, member, seat)
+      holding.status = status
+      save_status(holding) || retake(holding)
+      report(:state, room:, member:, seat:, status:)
+    end
+
+    def save_status(holding)
+      Room.new(holding.room).presence.set_state(connection_id: holding.connection_id, state: { status: holding.status })
     end
 
     # Presence takes part in the transaction of its caller: seen inside, gone with the rollback.
@@ -95,8 +106,7 @@ module Demo
     def heartbeat
       @holdings.group_by(&:room).each do |room, holdings|
         found = Room.new(room).presence.touch(connection_id: holdings.map(&:connection_id))
-        # Missing is a seat that was expired while this process was held up for longer than the ttl.
-        holdings.each { |holding| take(holding) unless found.include?(holding.connection_id) }
+        holdings.each { |holding| retake(holding) unless found.include?(holding.connection_id) }
       end
       @expiring = true
       Pgbus::Streams::Presence.expire_seats!(ttl_for: ->(_room) { TTL }, min_ttl: TTL)
