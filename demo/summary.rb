@@ -27,7 +27,7 @@ module Demo
         row("leave", "seats left, each reported once"),
         row("undo", "join undone by the rollback of its transaction"),
         row("heartbeat", "heartbeats, each a touch a room and a sweep"),
-        row("expired", "seats of #{@killed.worker} expired #{expiry}"),
+        row("expired", "seats expired #{expiry}"),
         calls
       ]
     end
@@ -44,7 +44,7 @@ module Demo
     def expiry
       expired = of("expired").select { |event| event.at > @killed.at }
       after = expired.map { |event| event.at - @killed.at }.minmax.map { |seconds| format("%.1f", seconds) }.uniq
-      "#{after.join(" to ")} s after its kill, by #{expired.map(&:worker).uniq.sort.join(", ")}"
+      "#{after.join(" to ")} s after #{@killed.worker} was killed, by #{expired.map(&:worker).uniq.sort.join(", ")}"
     end
 
     def calls
