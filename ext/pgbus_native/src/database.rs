@@ -1,0 +1,236 @@
+//! `Pgbus::Native::Database`
+
+use std::time::Duration;
+
+use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::value::ReprValue;
+use magnus::{
+    Class, Error, Module, Object, RArray, RHash, RModule, RString, Ruby, TypedData, Value,
+    function, kwargs, method,
+};
+use pgbus_native_core::workers::Job;
+use pgbus_native_core::{
+    Call, Config, Database as CoreDatabase, Error as CoreError, Interrupt, Param, Request, Rows,
+    Setting, SettingValue, database,
+};
+use rb_sys::{rb_fiber_scheduler_current, rb_str_export_to_enc, rb_utf8_encoding};
+
+use crate::error::exception;
+use crate::gvl::without_gvl;
+use crate::record;
+use crate::statement::Statement;
+use crate::time::Zone;
+
+/// A database with its native connections.
+#[derive(TypedData)]
+#[magnus(class = "Pgbus::Native::Database", free_immediately)]
+pub struct Database {
+    core: CoreDatabase,
+    zone: Zone,
+}
+
+impl magnus::DataTypeFunctions for Database {}
+
+impl Database {
+    /// `Database.new(keywords, session, options)`: `keywords` a Hash of libpq's connection keywords, all
+    /// Strings; `session` an Array of `[name, :literal | :list | :default, value]`; `options` a Hash with
+    /// `:prepared_statements`, `:pool_size`, `:checkout_timeout` (seconds) and `:local_times`.
+    fn new(
+        ruby: &Ruby,
+        keywords: RHash,
+        session: RArray,
+        options: RHash,
+    ) -> Result<Database, Error> {
+        let mut pairs: Vec<(String, String)> = Vec::with_capacity(keywords.len());
+        keywords.foreach(|keyword: String, value: String| {
+            pairs.push((keyword, value));
+            Ok(magnus::r_hash::ForEach::Continue)
+        })?;
+        let mut config = Config::from_keywords(pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+            .map_err(|error| exception(ruby, &error))?;
+        config.session = session
+            .into_iter()
+            .map(|entry| setting(ruby, entry))
+            .collect::<Result<_, _>>()?;
+        config.prepared_statements = options.fetch(ruby.to_symbol("prepared_statements"))?;
+        config.pool_size = options.fetch(ruby.to_symbol("pool_size"))?;
+        let timeout: f64 = options.fetch(ruby.to_symbol("checkout_timeout"))?;
+        config.checkout_timeout = Duration::try_from_secs_f64(timeout)
+            .map_err(|error| Error::new(ruby.exception_arg_error(), error.to_string()))?;
+        let local: bool = options.fetch(ruby.to_symbol("local_times"))?;
+        Ok(Database {
+            core: CoreDatabase::new(config),
+            zone: if local { Zone::Local } else { Zone::Utc },
+        })
+    }
+
+    /// `run(statement, params)`: `params` an Array of Strings, nils and Arrays of those. Answers with an
+    /// Array of records, an Array of Strings or an Integer, as the statement says.
+    fn run(
+        ruby: &Ruby,
+        this: &Database,
+        statement: &Statement,
+        params: RArray,
+    ) -> Result<Value, Error> {
+        let request = Request {
+            statement: statement.0,
+            params: params
+                .into_iter()
+                .map(|value| param(ruby, value))
+                .collect::<Result<_, _>>()?,
+        };
+        let call = this.core.call(request);
+        // SAFETY: the GVL is held.
+        let answer = if unsafe { Value::from_raw(rb_fiber_scheduler_current()) }.is_nil() {
+            perform(ruby, call)?
+        } else {
+            perform_for_fiber(ruby, call)?
+        };
+        match answer {
+            Ok(rows) => record::build(ruby, statement.0.returns, &rows, this.zone),
+            Err(error) => Err(exception(ruby, &error)),
+        }
+    }
+
+    /// `stats`: a Hash of Integers, of this process.
+    fn stats(ruby: &Ruby, this: &Database) -> Result<RHash, Error> {
+        let stats = this.core.stats();
+        let hash = ruby.hash_new();
+        hash.aset(ruby.to_symbol("busy"), stats.busy)?;
+        hash.aset(ruby.to_symbol("connections"), stats.connections)?;
+        hash.aset(ruby.to_symbol("calls"), stats.calls)?;
+        hash.aset(ruby.to_symbol("retries"), stats.retries)?;
+        hash.aset(ruby.to_symbol("connects"), stats.connects)?;
+        Ok(hash)
+    }
+
+    /// `close_idle`: closes this process's unused connections.
+    fn close_idle(&self) {
+        self.core.close_idle();
+    }
+}
+
+/// Defines the class.
+pub fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
+    let class = native.define_class("Database", ruby.class_object())?;
+    class.undef_default_alloc_func();
+    class.define_singleton_method("new", function!(Database::new, 3))?;
+    class.define_method("run", method!(Database::run, 2))?;
+    class.define_method("stats", method!(Database::stats, 0))?;
+    class.define_method("close_idle", method!(Database::close_idle, 0))
+}
+
+/// `Pgbus::Native.finish_cancelling(seconds)`: waits for cancel requests under way, before the process ends.
+pub fn finish_cancelling(ruby: &Ruby, seconds: f64) -> Result<(), Error> {
+    let patience = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    without_gvl(ruby, &Interrupt::new(), || {
+        database::finish_cancelling(patience);
+    })
+    .map(|_| ())
+}
+
+/// Runs a call on this thread, without the GVL. An exception that arrives meanwhile gives the call up.
+fn perform(ruby: &Ruby, mut call: Call) -> Result<Result<Rows, CoreError>, Error> {
+    let interrupt = Interrupt::new();
+    loop {
+        interrupt.lower();
+        if let Some(Some(answer)) = without_gvl(ruby, &interrupt, || call.run(&interrupt))? {
+            return Ok(answer);
+        }
+        // A signal's handler may return; then the wait goes on.
+        if let Err(error) = ruby.thread_check_ints() {
+            call.abandon();
+            return Err(error);
+        }
+    }
+}
+
+/// Runs a call on a worker thread while the fiber's scheduler runs other fibers.
+fn perform_for_fiber(ruby: &Ruby, call: Call) -> Result<Result<Rows, CoreError>, Error> {
+    let job = Job::start(call).map_err(|error| {
+        Error::new(
+            ruby.exception_runtime_error(),
+            format!("pgbus_native could not start a worker thread: {error}"),
+        )
+    })?;
+    let waited = wait_readable(ruby, &job);
+    if let Err(error) = waited {
+        job.abandon();
+        return Err(error);
+    }
+    job.answer().ok_or_else(|| {
+        Error::new(
+            ruby.exception_runtime_error(),
+            "pgbus_native panicked, which is a bug to be reported; its message is on standard error",
+        )
+    })
+}
+
+fn wait_readable(ruby: &Ruby, job: &Job) -> Result<(), Error> {
+    // The job owns the descriptor.
+    let io: Value = ruby.class_io().funcall(
+        "for_fd",
+        (job.descriptor(), kwargs!(ruby, "autoclose" => false)),
+    )?;
+    while !job.is_over() {
+        io.funcall::<_, _, Value>("wait_readable", ())?;
+    }
+    Ok(())
+}
+
+fn setting(ruby: &Ruby, entry: Value) -> Result<Setting, Error> {
+    let entry = RArray::from_value(entry)
+        .ok_or_else(|| Error::new(ruby.exception_type_error(), "a setting is an Array"))?;
+    let name: String = entry.entry(0)?;
+    let kind: String = entry.entry::<magnus::Symbol>(1)?.name()?.into_owned();
+    let value = match kind.as_str() {
+        "default" => SettingValue::Default,
+        "list" => SettingValue::List(entry.entry(2)?),
+        _ => SettingValue::Literal(entry.entry(2)?),
+    };
+    Ok(Setting { name, value })
+}
+
+fn param(ruby: &Ruby, value: Value) -> Result<Param, Error> {
+    if value.is_nil() {
+        return Ok(Param::Null);
+    }
+    if let Some(array) = RArray::from_value(value) {
+        let elements: Vec<Option<Vec<u8>>> = array
+            .into_iter()
+            .map(|element| match element.is_nil() {
+                true => Ok(None),
+                false => text(ruby, element).map(Some),
+            })
+            .collect::<Result<_, Error>>()?;
+        return Ok(Param::array(elements.iter().map(Option::as_deref)));
+    }
+    text(ruby, value).map(Param::Text)
+}
+
+/// A String's bytes in UTF-8, transcoded as the pg gem does: what cannot be transcoded is left to the server.
+fn text(ruby: &Ruby, value: Value) -> Result<Vec<u8>, Error> {
+    let string = RString::from_value(value).ok_or_else(|| {
+        Error::new(
+            ruby.exception_type_error(),
+            format!("wrong argument type {} (expected String)", value.class()),
+        )
+    })?;
+    // SAFETY: the GVL is held; transcoding may raise, inside `protect`.
+    let exported =
+        protect(|| unsafe { rb_str_export_to_enc(string.as_raw(), rb_utf8_encoding()) })?;
+    // SAFETY: `rb_str_export_to_enc` returns a String.
+    let exported = unsafe { Value::from_raw(exported) };
+    let Some(exported) = RString::from_value(exported) else {
+        return Err(Error::new(ruby.exception_type_error(), "not a String"));
+    };
+    // SAFETY: the bytes are copied before Ruby runs again.
+    let bytes = unsafe { exported.as_slice() }.to_vec();
+    if bytes.contains(&0) {
+        return Err(Error::new(
+            ruby.exception_arg_error(),
+            "string contains null byte",
+        ));
+    }
+    Ok(bytes)
+}

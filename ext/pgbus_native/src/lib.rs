@@ -1,0 +1,24 @@
+//! The Ruby binding of `pgbus_native_core`: Ruby values in, calls on the core, Ruby values out.
+
+use magnus::{Error, Module, Object, Ruby, function};
+
+mod database;
+mod error;
+mod gvl;
+mod json;
+mod record;
+mod statement;
+mod time;
+
+/// Defines the classes below `Pgbus::Native`.
+#[magnus::init]
+fn init(ruby: &Ruby) -> Result<(), Error> {
+    let native = ruby.define_module("Pgbus")?.define_module("Native")?;
+    record::init(ruby)?;
+    statement::define(ruby, native)?;
+    database::define(ruby, native)?;
+    native.define_singleton_method(
+        "finish_cancelling",
+        function!(database::finish_cancelling, 1),
+    )
+}

@@ -1,0 +1,187 @@
+//! Rows as Ruby values.
+
+use std::os::raw::c_long;
+use std::sync::OnceLock;
+
+use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
+use magnus::value::ReprValue;
+use magnus::{Error, Module, RModule, Ruby, Value};
+use pgbus_native_core::record::{self, Record};
+use pgbus_native_core::{Error as CoreError, Returns, Rows};
+use rb_sys::{
+    Qnil, VALUE, rb_ary_new_capa, rb_ary_push, rb_enc_interned_str, rb_gc_register_mark_object,
+    rb_hash_aset, rb_hash_new, rb_hash_new_capa, rb_utf8_encoding, rb_utf8_str_new,
+};
+
+use crate::error::exception;
+use crate::json;
+use crate::time::{self, Zone};
+
+/// The keys of a record, in the order of its columns.
+const KEYS: [&str; 8] = [
+    "id",
+    "metadata",
+    "joined_at",
+    "last_seen_at",
+    "connection_id",
+    "seat",
+    "state",
+    "stream_name",
+];
+
+static INTERNED: OnceLock<[VALUE; 8]> = OnceLock::new();
+
+/// Makes the keys, once.
+pub fn init(_: &Ruby) -> Result<(), Error> {
+    INTERNED.get_or_init(|| {
+        KEYS.map(|key| {
+            // SAFETY: called at load, with the GVL. Registered objects are neither freed nor moved.
+            unsafe {
+                let key = rb_enc_interned_str(
+                    key.as_ptr().cast(),
+                    key.len() as c_long,
+                    rb_utf8_encoding(),
+                );
+                rb_gc_register_mark_object(key);
+                key
+            }
+        })
+    });
+    Ok(())
+}
+
+/// The Ruby value of a statement's result: an Array of records, an Array of Strings or an Integer.
+///
+/// # Errors
+///
+/// If the rows are not the statement's, or Ruby raises (no memory).
+pub fn build(ruby: &Ruby, returns: Returns, rows: &Rows, zone: Zone) -> Result<Value, Error> {
+    let mut failure = None;
+    // Everything in one go: a Ruby exception may jump over the frames below, which own nothing but memory
+    // that the rows, outside, or the JSON reader's scratch buffer hold.
+    // SAFETY: the GVL is held, and this is `protect`.
+    let built = protect(|| match unsafe { build_raw(ruby, returns, rows, zone) } {
+        Ok(value) => value,
+        Err(error) => {
+            failure = Some(error);
+            Qnil as VALUE
+        }
+    })?;
+    match failure {
+        Some(error) => Err(error),
+        // SAFETY: a value that Ruby has just made.
+        None => Ok(unsafe { Value::from_raw(built) }),
+    }
+}
+
+unsafe fn build_raw(
+    ruby: &Ruby,
+    returns: Returns,
+    rows: &Rows,
+    zone: Zone,
+) -> Result<VALUE, Error> {
+    let core = |error: CoreError| exception(ruby, &error);
+    match returns {
+        Returns::Changes => Ok(ruby.integer_from_u64(rows.affected).as_raw()),
+        Returns::Number => {
+            let row = rows
+                .rows
+                .first()
+                .ok_or_else(|| core(CoreError::Protocol("no row where one was due".to_owned())))?;
+            let number = record::number(row).map_err(core)?;
+            Ok(ruby.integer_from_i64(number).as_raw())
+        }
+        Returns::Texts => {
+            // SAFETY: see `build`, here and below.
+            let array = unsafe { rb_ary_new_capa(rows.rows.len() as c_long) };
+            for row in &rows.rows {
+                let bytes = record::text(row).map_err(core)?;
+                unsafe { rb_ary_push(array, text(bytes)) };
+            }
+            Ok(array)
+        }
+        Returns::Records => {
+            let keys = INTERNED.get().copied().unwrap_or([Qnil as VALUE; 8]);
+            // SAFETY: see `build`.
+            let array = unsafe { rb_ary_new_capa(rows.rows.len() as c_long) };
+            for row in &rows.rows {
+                let record = Record::read(row).map_err(core)?;
+                // SAFETY: see `build`.
+                unsafe { rb_ary_push(array, hash(ruby, &keys, &record, zone)?) };
+            }
+            Ok(array)
+        }
+    }
+}
+
+unsafe fn hash(
+    ruby: &Ruby,
+    keys: &[VALUE; 8],
+    record: &Record<'_>,
+    zone: Zone,
+) -> Result<VALUE, Error> {
+    let [
+        id,
+        metadata,
+        joined_at,
+        last_seen_at,
+        connection_id,
+        seat,
+        state,
+        stream_name,
+    ] = *keys;
+    // SAFETY: see `build`.
+    unsafe {
+        let hash = rb_hash_new_capa(if record.seat.is_some() { 8 } else { 4 });
+        rb_hash_aset(hash, id, text(record.member_id));
+        rb_hash_aset(hash, metadata, object(ruby, record.metadata)?);
+        for (key, timestamp) in [
+            (joined_at, record.joined_at),
+            (last_seen_at, record.last_seen_at),
+        ] {
+            let value = match timestamp {
+                Some(timestamp) => time::build(ruby, timestamp, zone)?,
+                None => Qnil as VALUE,
+            };
+            rb_hash_aset(hash, key, value);
+        }
+        if let Some(columns) = record.seat {
+            rb_hash_aset(hash, connection_id, text(columns.connection_id));
+            rb_hash_aset(hash, seat, text(columns.seat));
+            rb_hash_aset(hash, state, object(ruby, columns.state)?);
+        }
+        if let Some(name) = record.stream_name {
+            rb_hash_aset(hash, stream_name, text(Some(name)));
+        }
+        Ok(hash)
+    }
+}
+
+unsafe fn text(bytes: Option<&[u8]>) -> VALUE {
+    match bytes {
+        // SAFETY: pointer and length are a slice's; see `build`.
+        Some(bytes) => unsafe { rb_utf8_str_new(bytes.as_ptr().cast(), bytes.len() as c_long) },
+        None => Qnil as VALUE,
+    }
+}
+
+/// The object of a JSON column; `{}` for NULL, as `Record.parse_json` has it.
+unsafe fn object(ruby: &Ruby, bytes: Option<&[u8]>) -> Result<VALUE, Error> {
+    // SAFETY: see `build`, here and below.
+    let Some(bytes) = bytes else {
+        return Ok(unsafe { rb_hash_new() });
+    };
+    if let Some(value) = unsafe { json::parse(bytes) } {
+        return Ok(value);
+    }
+    // SAFETY: see `build`; a String that was made just now.
+    let string = unsafe { Value::from_raw(text(Some(bytes))) };
+    let record: RModule = ruby
+        .class_object()
+        .const_get::<_, RModule>("Pgbus")?
+        .const_get::<_, RModule>("Streams")?
+        .const_get::<_, Value>("Presence")?
+        .funcall("const_get", ("Record",))?;
+    let parsed: Value = record.funcall("parse_json", (string,))?;
+    Ok(parsed.as_raw())
+}

@@ -1,0 +1,127 @@
+//! One session with the server: connecting, setting it up, running statements.
+
+use std::collections::HashMap;
+
+use futures_util::TryStreamExt;
+use futures_util::pin_mut;
+use tokio::task::yield_now;
+use tokio_postgres::types::Type;
+use tokio_postgres::{CancelToken, Client, NoTls, Row, Statement as Prepared};
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::request::Request;
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct Rows {
+    /// What the statement returned.
+    pub rows: Vec<Row>,
+    /// How many rows it changed or returned.
+    pub affected: u64,
+}
+
+/// A connected session. Its traffic moves only while a future of its runtime is being driven.
+pub(crate) struct Session {
+    client: Client,
+    /// Named statements that this session has prepared; `None` if names are not to be used.
+    prepared: Option<HashMap<&'static str, Prepared>>,
+}
+
+impl Session {
+    /// Connects and sets the session up. The connection's own task is left on the current runtime.
+    pub(crate) async fn open(config: &Config) -> Result<Session, Error> {
+        let server = config.server();
+        let (client, connection) = config
+            .connection
+            .connect(NoTls)
+            .await
+            .map_err(|error| Error::from_connect(&error, &server))?;
+        // The task ends with the connection. Its error reaches the statement that is under way, if any.
+        tokio::spawn(connection);
+        let settings = config.session_sql();
+        if !settings.is_empty() {
+            client
+                .batch_execute(&settings)
+                .await
+                .map_err(|error| Error::from_connect(&error, &server))?;
+        }
+        Ok(Session {
+            client,
+            prepared: config.prepared_statements.then(HashMap::new),
+        })
+    }
+
+    pub(crate) fn cancel_token(&self) -> CancelToken {
+        self.client.cancel_token()
+    }
+
+    /// Whether the server is still there, as far as what has arrived on the socket tells.
+    pub(crate) async fn is_alive(&self) -> bool {
+        // An idle session's socket is not read. The first yield lets the runtime look at it, the second lets
+        // the connection's task read what is there, a farewell or the end of the stream.
+        yield_now().await;
+        yield_now().await;
+        !self.client.is_closed()
+    }
+
+    /// Runs a statement.
+    pub(crate) async fn run(&mut self, request: &Request) -> Result<Rows, Error> {
+        let result = self.try_run(request).await;
+        match result {
+            Err(error) if self.lost_statement(&error) => {
+                if let Some(prepared) = self.prepared.as_mut() {
+                    prepared.clear();
+                }
+                self.try_run(request).await.map_err(|error| sort(&error))
+            }
+            other => other.map_err(|error| sort(&error)),
+        }
+    }
+
+    async fn try_run(&mut self, request: &Request) -> Result<Rows, tokio_postgres::Error> {
+        let statement = request.statement;
+        let stream = match self.prepared.as_mut() {
+            None => {
+                let params = request.params.iter().map(|param| (param, Type::UNKNOWN));
+                self.client.query_typed_raw(statement.sql, params).await?
+            }
+            Some(prepared) => {
+                let named = match prepared.get(statement.name) {
+                    Some(named) => named.clone(),
+                    None => {
+                        let named = self.client.prepare(statement.sql).await?;
+                        prepared.insert(statement.name, named.clone());
+                        named
+                    }
+                };
+                self.client.query_raw(&named, request.params.iter()).await?
+            }
+        };
+        pin_mut!(stream);
+        let mut rows = Vec::new();
+        while let Some(row) = stream.try_next().await? {
+            rows.push(row);
+        }
+        let affected = stream.rows_affected().unwrap_or(0);
+        Ok(Rows { rows, affected })
+    }
+
+    /// Whether a named statement is gone (`DEALLOCATE ALL`, `DISCARD ALL`) or its plan no longer fits the
+    /// table (a column changed its type). Both are found before anything has run.
+    fn lost_statement(&self, error: &tokio_postgres::Error) -> bool {
+        const INVALID_SQL_STATEMENT_NAME: &str = "26000";
+        const FEATURE_NOT_SUPPORTED: &str = "0A000";
+        self.prepared.is_some()
+            && error.code().is_some_and(|code| {
+                matches!(
+                    code.code(),
+                    INVALID_SQL_STATEMENT_NAME | FEATURE_NOT_SUPPORTED
+                )
+            })
+    }
+}
+
+fn sort(error: &tokio_postgres::Error) -> Error {
+    Error::from_statement(error)
+}

@@ -1,0 +1,269 @@
+//! Every SQL statement of this project, once. Both routes run these: the native one by name, the
+//! active_record one by the text.
+//!
+//! Rules that hold for all of them:
+//! - Parameters carry no type of their own (see [`Param`](crate::Param)); a cast stands where the statement
+//!   needs a type that the column does not give.
+//! - Results are cast to built-in types, so that no driver has to look up a table's own types. Only the two
+//!   times keep theirs: `timestamp` and `timestamptz` mean different things.
+//! - Statements that change several rows lock them in key order, and sweepers pass over rows that others
+//!   have locked, so that no two of them can deadlock.
+//! - A destructive statement names `connection_id IS NULL` for member-keyed rows. On a table that was last
+//!   seen without that column it asks the row itself (`to_jsonb(m)`), so that it cannot take a seat when the
+//!   column has been added since.
+
+/// What a statement's rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returns {
+    /// Records of members or seats.
+    Records,
+    /// One text column.
+    Texts,
+    /// One row with one `int8`.
+    Number,
+    /// Nothing; the number of rows changed counts.
+    Changes,
+}
+
+/// One SQL statement.
+#[derive(Debug)]
+pub struct Statement {
+    /// Its name, in the terms of the Ruby API.
+    pub name: &'static str,
+    /// Its text.
+    pub sql: &'static str,
+    /// The shape of its result.
+    pub returns: Returns,
+    /// Whether running it twice has the outcome of running it once.
+    pub repeatable: bool,
+}
+
+macro_rules! member_columns {
+    () => {
+        "m.member_id::text AS member_id, m.metadata::text AS metadata, m.joined_at, m.last_seen_at"
+    };
+}
+
+macro_rules! seat_columns {
+    () => {
+        concat!(
+            member_columns!(),
+            ", m.connection_id::text AS connection_id, m.seat::text AS seat, m.state::text AS state"
+        )
+    };
+}
+
+/// A member-keyed row, on a table with seats.
+macro_rules! no_seat {
+    () => {
+        "m.connection_id IS NULL"
+    };
+}
+
+/// A member-keyed row, on a table that had no seats when it was last looked at.
+macro_rules! no_seat_unseen {
+    () => {
+        "to_jsonb(m) ->> 'connection_id' IS NULL"
+    };
+}
+
+macro_rules! join_member {
+    ($conflict:literal) => {
+        concat!(
+            "INSERT INTO pgbus_presence_members AS m (stream_name, member_id, metadata, joined_at, last_seen_at)
+             VALUES ($1, $2, $3::jsonb, NOW(), NOW())
+             ON CONFLICT ",
+            $conflict,
+            " DO UPDATE SET metadata = EXCLUDED.metadata, last_seen_at = NOW()
+             RETURNING ",
+            member_columns!()
+        )
+    };
+}
+
+macro_rules! touch_member {
+    ($member_keyed:expr) => {
+        concat!(
+            "UPDATE pgbus_presence_members m SET last_seen_at = NOW()
+             WHERE m.stream_name = $1 AND m.member_id = $2 AND ",
+            $member_keyed
+        )
+    };
+}
+
+macro_rules! leave_member {
+    ($member_keyed:expr) => {
+        concat!(
+            "DELETE FROM pgbus_presence_members m
+             WHERE m.stream_name = $1 AND m.member_id = $2 AND ",
+            $member_keyed,
+            " RETURNING ",
+            member_columns!()
+        )
+    };
+}
+
+macro_rules! members {
+    ($columns:expr) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM pgbus_presence_members m WHERE m.stream_name = $1 ORDER BY m.joined_at"
+        )
+    };
+}
+
+macro_rules! sweep {
+    ($member_keyed:expr) => {
+        concat!(
+            "WITH stale AS MATERIALIZED (
+               SELECT m.member_id FROM pgbus_presence_members m
+               WHERE m.stream_name = $1 AND m.last_seen_at < $2::timestamptz AND ",
+            $member_keyed,
+            "  ORDER BY m.member_id FOR UPDATE SKIP LOCKED)
+             DELETE FROM pgbus_presence_members m USING stale
+             WHERE m.stream_name = $1 AND m.member_id = stale.member_id AND ",
+            $member_keyed,
+            " RETURNING ",
+            member_columns!()
+        )
+    };
+}
+
+macro_rules! statements {
+    ($($(#[$doc:meta])* $id:ident: $returns:ident, repeatable: $repeatable:literal, $sql:expr;)*) => {
+        $($(#[$doc])* pub static $id: Statement = Statement {
+            name: stringify!($id),
+            sql: $sql,
+            returns: Returns::$returns,
+            repeatable: $repeatable,
+        };)*
+
+        /// All of them.
+        pub static ALL: &[&Statement] = &[$(&$id),*];
+    };
+}
+
+statements! {
+    /// Has the table its seat columns? One row for yes, none for no. No parameters.
+    SEAT_COLUMNS: Texts, repeatable: true,
+        "SELECT column_name::text AS column_name FROM information_schema.columns
+         WHERE table_name = 'pgbus_presence_members' AND column_name = 'connection_id'
+           AND table_schema = ANY (current_schemas(false))";
+
+    /// `$1` stream, `$2` member, `$3` metadata; on a table without seats.
+    JOIN_MEMBER_BEFORE_SEATS: Records, repeatable: true, join_member!("(stream_name, member_id)");
+
+    /// `$1` stream, `$2` member, `$3` metadata; on a table with seats.
+    JOIN_MEMBER: Records, repeatable: true,
+        join_member!("(stream_name, member_id) WHERE connection_id IS NULL");
+
+    /// `$1` stream, `$2` member, `$3` metadata, `$4` connection, `$5` seat or NULL.
+    JOIN_SEAT: Records, repeatable: true, concat!(
+        "INSERT INTO pgbus_presence_members AS m
+           (stream_name, member_id, metadata, connection_id, seat, joined_at, last_seen_at)
+         VALUES ($1, $2, $3::jsonb, $4, $5, NOW(), NOW())
+         ON CONFLICT (stream_name, connection_id) WHERE connection_id IS NOT NULL
+         DO UPDATE SET member_id = EXCLUDED.member_id, metadata = EXCLUDED.metadata,
+                       seat = EXCLUDED.seat, last_seen_at = NOW()
+         RETURNING ",
+        seat_columns!()
+    );
+
+    /// `$1` stream, `$2` member; on a table without seats.
+    TOUCH_MEMBER_BEFORE_SEATS: Changes, repeatable: true, touch_member!(no_seat_unseen!());
+
+    /// `$1` stream, `$2` member; on a table with seats.
+    TOUCH_MEMBER: Changes, repeatable: true, touch_member!(no_seat!());
+
+    /// `$1` stream, `$2` connections; answers with those it found.
+    TOUCH_SEATS: Texts, repeatable: true,
+        "WITH found AS MATERIALIZED (
+           SELECT m.connection_id FROM pgbus_presence_members m
+           WHERE m.stream_name = $1 AND m.connection_id = ANY ($2::text[])
+           ORDER BY m.connection_id FOR NO KEY UPDATE)
+         UPDATE pgbus_presence_members m SET last_seen_at = NOW() FROM found
+         WHERE m.stream_name = $1 AND m.connection_id = found.connection_id
+         RETURNING m.connection_id::text AS connection_id";
+
+    /// `$1` stream, `$2` connection, `$3` the state to merge in.
+    SET_STATE: Records, repeatable: true, concat!(
+        "UPDATE pgbus_presence_members m SET state = m.state::jsonb || $3::jsonb, last_seen_at = NOW()
+         WHERE m.stream_name = $1 AND m.connection_id = $2
+         RETURNING ",
+        seat_columns!()
+    );
+
+    /// `$1` stream, `$2` member; on a table without seats.
+    LEAVE_MEMBER_BEFORE_SEATS: Records, repeatable: false, leave_member!(no_seat_unseen!());
+
+    /// `$1` stream, `$2` member; on a table with seats.
+    LEAVE_MEMBER: Records, repeatable: false, leave_member!(no_seat!());
+
+    /// `$1` stream, `$2` connection.
+    LEAVE_SEAT: Records, repeatable: false, concat!(
+        "DELETE FROM pgbus_presence_members m WHERE m.stream_name = $1 AND m.connection_id = $2 RETURNING ",
+        seat_columns!()
+    );
+
+    /// `$1` stream; on a table without seats.
+    MEMBERS_BEFORE_SEATS: Records, repeatable: true, members!(member_columns!());
+
+    /// `$1` stream; on a table with seats.
+    MEMBERS: Records, repeatable: true, members!(seat_columns!());
+
+    /// `$1` stream.
+    COUNT: Number, repeatable: true,
+        "SELECT COUNT(*) AS number FROM pgbus_presence_members m WHERE m.stream_name = $1";
+
+    /// `$1` stream, `$2` cutoff; on a table without seats. The cutoff is an instant: text without an offset
+    /// is read in the session's time zone, the one in which `timestamp` columns are written.
+    SWEEP_BEFORE_SEATS: Records, repeatable: false, sweep!(no_seat_unseen!());
+
+    /// `$1` stream, `$2` cutoff; on a table with seats. For the cutoff see [`SWEEP_BEFORE_SEATS`].
+    SWEEP: Records, repeatable: false, sweep!(no_seat!());
+
+    /// `$1` seconds; the streams with a seat last seen longer ago.
+    STALE_STREAMS: Texts, repeatable: true,
+        "SELECT DISTINCT m.stream_name::text AS stream_name FROM pgbus_presence_members m
+         WHERE m.connection_id IS NOT NULL AND m.last_seen_at < NOW() - make_interval(secs => $1)";
+
+    /// `$1` streams, `$2` the ttl of each in seconds, `$3` the most rows to take. Takes the lock on a row
+    /// before it looks at the time for good, so a seat touched meanwhile stays.
+    EXPIRE_SEATS: Records, repeatable: false, concat!(
+        "WITH ttls AS MATERIALIZED (
+           SELECT * FROM unnest($1::text[], $2::float8[]) AS t (stream_name, seconds)),
+         stale AS MATERIALIZED (
+           SELECT m.stream_name, m.connection_id
+           FROM ttls JOIN pgbus_presence_members m ON m.stream_name = ttls.stream_name
+           WHERE m.connection_id IS NOT NULL AND m.last_seen_at < NOW() - make_interval(secs => ttls.seconds)
+           ORDER BY m.stream_name, m.connection_id LIMIT $3
+           FOR UPDATE OF m SKIP LOCKED)
+         DELETE FROM pgbus_presence_members m USING stale
+         WHERE m.stream_name = stale.stream_name AND m.connection_id = stale.connection_id
+         RETURNING ",
+        seat_columns!(),
+        ", m.stream_name::text AS stream_name"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = ALL.iter().map(|statement| statement.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn what_deletes_is_never_repeated() {
+        for statement in ALL {
+            let deletes = statement.sql.contains("DELETE FROM");
+            assert_eq!(statement.repeatable, !deletes, "{}", statement.name);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Threads that run calls for callers who must not block, such as fibers under a scheduler.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use crate::database::Call;
+use crate::error::Error;
+use crate::fork::PerProcess;
+use crate::interrupt::{Interrupt, lock};
+use crate::session::Rows;
+
+/// How many calls run at once, over all databases; more wait in line.
+const MOST_WORKERS: usize = 16;
+/// How long a worker stays without work.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A call that a worker runs. Its descriptor becomes readable when the answer is there.
+pub struct Job {
+    call: Mutex<Option<Call>>,
+    answer: Mutex<Option<Result<Rows, Error>>>,
+    interrupt: Interrupt,
+    over: AtomicBool,
+    done: File,
+}
+
+impl Job {
+    /// Hands a call to a worker.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no descriptor or no thread left. Nothing was run then.
+    pub fn start(call: Call) -> io::Result<Arc<Job>> {
+        let job = Arc::new(Job {
+            call: Mutex::new(Some(call)),
+            answer: Mutex::new(None),
+            interrupt: Interrupt::new(),
+            over: AtomicBool::new(false),
+            done: eventfd()?,
+        });
+        WORKERS
+            .get_or_init(Workers::default)
+            .submit(Arc::clone(&job))?;
+        Ok(job)
+    }
+
+    /// The descriptor to wait on, an eventfd. It lives as long as the job.
+    pub fn descriptor(&self) -> RawFd {
+        self.done.as_raw_fd()
+    }
+
+    /// Whether the call has ended, and the descriptor is readable.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// The answer of a call that is over, given once; `None` if the call panicked.
+    pub fn answer(&self) -> Option<Result<Rows, Error>> {
+        lock(&self.answer).take()
+    }
+
+    /// Gives the call up, as [`Call::abandon`] does, wherever it is.
+    pub fn abandon(&self) {
+        self.interrupt.raise();
+    }
+
+    fn run(&self) {
+        let Some(mut call) = lock(&self.call).take() else {
+            return;
+        };
+        if self.interrupt.is_raised() {
+            return;
+        }
+        match call.run(&self.interrupt) {
+            Some(answer) => *lock(&self.answer) = Some(answer),
+            None => call.abandon(),
+        }
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        // The only error would be a counter at its limit, and it is written once.
+        let _ = (&self.done).write_all(&1u64.to_ne_bytes());
+    }
+}
+
+static WORKERS: PerProcess<Workers> = PerProcess::new();
+
+#[derive(Default)]
+struct Workers {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Arc<Job>>,
+    idle: usize,
+    threads: usize,
+}
+
+impl Workers {
+    fn submit(&'static self, job: Arc<Job>) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        state.queue.push_back(job);
+        if state.idle >= state.queue.len() || state.threads >= MOST_WORKERS {
+            self.wake.notify_one();
+            return Ok(());
+        }
+        match thread::Builder::new()
+            .name("pgbus worker".to_owned())
+            .spawn(|| self.work())
+        {
+            Ok(_) => {
+                state.threads += 1;
+                Ok(())
+            }
+            // The threads there are will come to it.
+            Err(_) if state.threads > 0 => Ok(()),
+            Err(error) => {
+                state.queue.pop_back();
+                Err(error)
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(job) = state.queue.pop_front() {
+                drop(state);
+                // A panic ends the job, not the worker; the waiter is told by the missing answer.
+                let _ = catch_unwind(AssertUnwindSafe(|| job.run()));
+                job.end();
+                drop(job);
+                state = lock(&self.state);
+                continue;
+            }
+            state.idle += 1;
+            let (woken, waited) = self.wait(state);
+            state = woken;
+            state.idle -= 1;
+            if waited && state.queue.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+        let (state, result) = self
+            .wake
+            .wait_timeout(state, PATIENCE)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        (state, result.timed_out())
+    }
+}
+
+fn eventfd() -> io::Result<File> {
+    // SAFETY: no pointers are passed; the result is checked.
+    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and owned by nobody else.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+}
