@@ -1,0 +1,13 @@
+# frozen_string_literal: true
+
+# pgbus first, whatever the order in the Gemfile: its own autoloading must see its own files.
+begin
+  require "pgbus"
+rescue LoadError => e
+  raise unless e.path == "pgbus"
+end
+
+require_relative "pgbus_native/version"
+require_relative "pgbus_native/native"
+
+Pgbus::Native.install
