@@ -216,9 +216,10 @@ fn text(ruby: &Ruby, value: Value) -> Result<Vec<u8>, Error> {
             format!("wrong argument type {} (expected String)", value.class()),
         )
     })?;
-    // SAFETY: the GVL is held; transcoding may raise, inside `protect`.
-    let exported =
-        protect(|| unsafe { rb_str_export_to_enc(string.as_raw(), rb_utf8_encoding()) })?;
+    let exported = protect(|| {
+        // SAFETY: the GVL is held; what transcoding raises ends at `protect`.
+        unsafe { rb_str_export_to_enc(string.as_raw(), rb_utf8_encoding()) }
+    })?;
     // SAFETY: `rb_str_export_to_enc` returns a String.
     let exported = unsafe { Value::from_raw(exported) };
     let Some(exported) = RString::from_value(exported) else {

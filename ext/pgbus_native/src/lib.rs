@@ -1,5 +1,8 @@
 //! The Ruby binding of `pgbus_native_core`: Ruby values in, calls on the core, Ruby values out.
 
+// The one public function is magnus's `Init_pgbus_native`, which it makes without documentation.
+#![allow(missing_docs)]
+
 use magnus::{Error, Module, Object, Ruby, function};
 
 mod database;

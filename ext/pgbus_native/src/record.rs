@@ -92,10 +92,11 @@ unsafe fn build_raw(
             Ok(ruby.integer_from_i64(number).as_raw())
         }
         Returns::Texts => {
-            // SAFETY: see `build`, here and below.
+            // SAFETY: see `build`.
             let array = unsafe { rb_ary_new_capa(rows.rows.len() as c_long) };
             for row in &rows.rows {
                 let bytes = record::text(row).map_err(core)?;
+                // SAFETY: see `build`.
                 unsafe { rb_ary_push(array, text(bytes)) };
             }
             Ok(array)
@@ -167,10 +168,11 @@ unsafe fn text(bytes: Option<&[u8]>) -> VALUE {
 
 /// The object of a JSON column; `{}` for NULL, as `Record.parse_json` has it.
 unsafe fn object(ruby: &Ruby, bytes: Option<&[u8]>) -> Result<VALUE, Error> {
-    // SAFETY: see `build`, here and below.
     let Some(bytes) = bytes else {
+        // SAFETY: see `build`.
         return Ok(unsafe { rb_hash_new() });
     };
+    // SAFETY: see `build`.
     if let Some(value) = unsafe { json::parse(bytes) } {
         return Ok(value);
     }
