@@ -8,6 +8,7 @@ require_relative "presence_record"
 require_relative "route"
 require_relative "schema_answer"
 require_relative "seat_expiry"
+require_relative "table_shape"
 
 module Pgbus
   module Streams
@@ -36,7 +37,7 @@ module Pgbus
         # @return [Boolean]
         def seats_supported?
           schema_answer.fetch(method(:monotonic_now), SCHEMA_RECHECK_SECONDS) do
-            Native::Route.current.run(Native::Statements::SEAT_COLUMNS, []).any?
+            Native::Route.run(Native::Statements::SEAT_COLUMNS, []).any?
           end
         end
 
@@ -67,8 +68,6 @@ module Pgbus
         # @return [Array<Hash>] the deleted records, each with its `"stream_name"`; `[]` without seats
         # @raise what `ttl_for` raises, with nothing deleted; what a report raises, with every row reported
         def expire_seats!(ttl_for:, min_ttl:)
-          return [] unless seats_supported?
-
           Native::SeatExpiry.new(self, ttl_for: ttl_for, min_ttl: min_ttl).call
         end
 
@@ -159,10 +158,7 @@ module Pgbus
       # @return [Hash, nil] the record as it was, nil if there was none
       # @raise [ArgumentError] unless exactly one is given
       def leave(member_id: nil, connection_id: nil)
-        unless member_id ? connection_id.nil? : connection_id && member_id.nil?
-          raise ArgumentError, "leave needs either member_id: or connection_id:, and not both"
-        end
-
+        check_one_key(:leave, member_id, connection_id)
         record = connection_id ? leave_seat(connection_id.to_s) : leave_member(member_id.to_s)
         return unless record
 
@@ -179,10 +175,7 @@ module Pgbus
       # @return [Integer] for a member: how many rows were refreshed, 0 or 1
       # @raise [ArgumentError] unless exactly one is given
       def touch(member_id: nil, connection_id: nil)
-        unless member_id.nil? ^ connection_id.nil?
-          raise ArgumentError, "touch needs either member_id: or connection_id:, and not both"
-        end
-
+        check_one_key(:touch, member_id, connection_id)
         connection_id ? touch_seats(Array(connection_id).map(&:to_s)) : touch_member(member_id.to_s)
       end
 
@@ -201,7 +194,7 @@ module Pgbus
 
       # @return [Array<Hash>] every record of the stream, the oldest join first
       def members
-        run(seats? ? Native::Statements::MEMBERS : Native::Statements::MEMBERS_BEFORE_SEATS)
+        run_by_shape(Native::Statements::MEMBERS, Native::Statements::MEMBERS_BEFORE_SEATS)
       end
 
       # @return [Integer] how many rows the stream has
@@ -217,8 +210,8 @@ module Pgbus
       # @yieldparam record [Hash] each deleted one
       # @return [Integer] how many were deleted
       def sweep!(older_than:)
-        statement = seats? ? Native::Statements::SWEEP : Native::Statements::SWEEP_BEFORE_SEATS
-        records = run(statement, Native::Cutoff.text(older_than))
+        records = run_by_shape(Native::Statements::SWEEP, Native::Statements::SWEEP_BEFORE_SEATS,
+                               Native::Cutoff.text(older_than))
         records.each { |record| yield record } if block_given? # rubocop:disable Style/ExplicitBlockArgument -- the signature is probed
         records.size
       end
@@ -226,22 +219,17 @@ module Pgbus
       private
 
       def run(statement, *params)
-        Native::Route.current.run(statement, [@stream.name&.to_s, *params])
+        Native::Route.run(statement, [@stream.name&.to_s, *params])
       end
 
-      # A table that was migrated since it was last looked at has no unique index for the old conflict target.
-      def join_member(member_id, metadata)
-        retried = false
-        begin
-          statement = seats? ? Native::Statements::JOIN_MEMBER : Native::Statements::JOIN_MEMBER_BEFORE_SEATS
-          run(statement, member_id, JSON.generate(metadata)).first
-        rescue PG::InvalidColumnReference
-          raise if retried
+      # Runs the one of two statements that fits the table.
+      def run_by_shape(seats, before_seats, *params)
+        Native::TableShape.choose(self.class) { |has_seats| run(has_seats ? seats : before_seats, *params) }
+      end
 
-          retried = true
-          self.class.reset_schema_cache!
-          retry
-        end
+      def join_member(member_id, metadata)
+        run_by_shape(Native::Statements::JOIN_MEMBER, Native::Statements::JOIN_MEMBER_BEFORE_SEATS,
+                     member_id, JSON.generate(metadata)).first
       end
 
       def join_seat(member_id, metadata, connection_id, seat)
@@ -249,8 +237,8 @@ module Pgbus
       end
 
       def leave_member(member_id)
-        statement = seats? ? Native::Statements::LEAVE_MEMBER : Native::Statements::LEAVE_MEMBER_BEFORE_SEATS
-        run(statement, member_id).first
+        run_by_shape(Native::Statements::LEAVE_MEMBER, Native::Statements::LEAVE_MEMBER_BEFORE_SEATS,
+                     member_id).first
       end
 
       def leave_seat(connection_id)
@@ -258,13 +246,19 @@ module Pgbus
       end
 
       def touch_member(member_id)
-        run(seats? ? Native::Statements::TOUCH_MEMBER : Native::Statements::TOUCH_MEMBER_BEFORE_SEATS, member_id)
+        run_by_shape(Native::Statements::TOUCH_MEMBER, Native::Statements::TOUCH_MEMBER_BEFORE_SEATS, member_id)
       end
 
       def touch_seats(connection_ids)
         return [] if connection_ids.empty?
 
         run(Native::Statements::TOUCH_SEATS, connection_ids)
+      end
+
+      def check_one_key(method, member_id, connection_id)
+        return if member_id ? connection_id.nil? : connection_id && member_id.nil?
+
+        raise ArgumentError, "#{method} needs either member_id: or connection_id:, and not both"
       end
 
       def broadcast(html)

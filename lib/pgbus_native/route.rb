@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "active_record_route"
+require_relative "search_path_watch"
 
 module Pgbus
   module Native
@@ -8,13 +9,23 @@ module Pgbus
     # Deciding it leases no connection.
     module Route
       class << self
+        # Runs a statement on the route that the call belongs to.
+        #
+        # @param statement [Statement]
+        # @param params [Array<String, Array<String>, nil>]
+        # @return [Array<Hash>, Array<String>, Integer] see {Database#run}
+        # @raise [PG::Error, ActiveRecord::ActiveRecordError, Pgbus::ConfigurationError]
+        def run(statement, params)
+          current.run(statement, params)
+        rescue PG::UndefinedTable, PG::UndefinedColumn => e
+          raise e, "#{e.message}#{advice(e)}"
+        end
+
         # @return [Database, ActiveRecordRoute] what answers `run(statement, params)`
         # @raise [Pgbus::ConfigurationError] without ActiveRecord
         def current
           pool = connection_class.connection_pool
-          return ActiveRecordRoute.new(pool) unless native?(pool)
-
-          Databases.for(pool) || ActiveRecordRoute.new(pool)
+          (Databases.for(pool) if native?(pool)) || ActiveRecordRoute.new(pool)
         end
 
         # The class whose connections lead to the presence table.
@@ -34,24 +45,40 @@ module Pgbus
 
         def native?(pool)
           case Native.route
-          when :auto then !in_transaction?(pool)
+          when :auto then !bound?(pool)
           when :native then true
           else false
           end
         end
 
-        # Whether the caller has a transaction open on this database. ActiveRecord counts the ones that it has
-        # begun, also those it has not sent yet; the connection itself knows of a bare BEGIN.
-        def in_transaction?(pool)
+        # Whether the caller's ActiveRecord session holds something that a native one does not have: a
+        # transaction, or a search path set at run time.
+        def bound?(pool)
+          # What Rails does for transactional tests: every thread is to see the test's transaction.
           return true if pool.instance_variable_get(:@pinned_connection)
 
           connection = pool.active_connection?
           return false unless connection
-          return true if connection.transaction_open?
 
+          connection.transaction_open? || begun?(connection) || SearchPathWatch.changed?(connection)
+        end
+
+        # ActiveRecord counts the transactions that it began itself; the connection knows of a bare BEGIN.
+        def begun?(connection)
           # ActiveRecord's own reader would mark the connection as tampered with.
           raw = connection.instance_variable_get(:@raw_connection)
           raw.is_a?(PG::Connection) && !raw.finished? && raw.transaction_status != PG::PQTRANS_IDLE
+        end
+
+        def advice(error)
+          case error
+          when PG::UndefinedTable
+            "HINT:  Presence needs its table: run `rails generate pgbus:add_presence` and `rails db:migrate`, and " \
+            "see that its schema is in the search path.\n"
+          when PG::UndefinedColumn
+            "HINT:  Calls with connection_id: need the table's seat columns: run " \
+            "`rails generate pgbus:add_presence_seats` and `rails db:migrate`.\n"
+          end
         end
       end
     end

@@ -48,11 +48,13 @@ module Pgbus
       private
 
       def stale_streams
-        Route.current.run(Statements::STALE_STREAMS, [@min_ttl&.to_s])
+        TableShape.choose(@presence) do |seats|
+          seats ? Route.run(Statements::STALE_STREAMS, [@min_ttl&.to_s]) : []
+        end
       end
 
       def delete(ttls)
-        Route.current.run(Statements::EXPIRE_SEATS, [ttls.keys, ttls.values, BATCH.to_s])
+        Route.run(Statements::EXPIRE_SEATS, [ttls.keys, ttls.values, BATCH.to_s])
       end
 
       def report(record)
