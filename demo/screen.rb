@@ -35,7 +35,7 @@ module Demo
       return if @live
 
       rooms = by_room(seats).map do |room, there|
-        row("", 9, room, 8, there.size, 3, there.map { |seat| brief(seat) }.join(", "), 0).rstrip
+        row("", 3, room, 8, there.size, 1, there.map { |seat| brief(seat) }.join(", "), 0).rstrip
       end
       @out.puts("", rooms, "")
     end
