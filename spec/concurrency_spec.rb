@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "socket"
 require_relative "support/tiny_scheduler"
 
 # Processes, threads and fibers. What waits here waits for a lock that another connection holds.
@@ -154,6 +155,7 @@ RSpec.describe "Presence among others" do
 
     def expect_all_is_well
       wait_until("no statement is left on the server") { running_statements.empty? }
+      wait_until("no connection is left in use") { Pgbus::Native.stats[:busy].zero? }
       20.times { |number| expect(presence.join(member_id: "after#{number}")["id"]).to eq("after#{number}") }
       in_threads(8) { |number| look_after_own_rows("after#{number}", rounds: 3) }
       expect(ids).not_to include("interrupted")
@@ -203,6 +205,20 @@ RSpec.describe "Presence among others" do
         wait_until("the queries are cancelled") { blocked_sessions.zero? }
       end
       expect_all_is_well
+    end
+
+    it "ends at once while it waits for a server that does not answer" do
+      server = TCPServer.new("127.0.0.1", 0)
+      with_connection_settings(host: "127.0.0.1", port: server.local_address.ip_port) do
+        took = seconds do
+          expect { Timeout.timeout(0.2) { presence.join(member_id: "interrupted") } }.to raise_error(Timeout::Error)
+        end
+
+        expect(took).to be < 1.5
+      end
+      expect_all_is_well
+    ensure
+      server&.close
     end
 
     it "leaves by an Interrupt, as Ctrl-C has it" do

@@ -328,6 +328,40 @@ RSpec.describe "Pgbus::Native", implementation: Implementation::AUTO do
     end
   end
 
+  describe "a native call" do
+    # Everything that a call makes is in danger when the collector runs at every allocation.
+    it "gives whole records under a garbage collector that never rests", :slow do
+      metadata = { "a" => [1, 2.5, nil, true, "ü" * 100, { "b" => 2**70 }] }
+      20.times { |number| presence.join(member_id: number, connection_id: "c#{number}", seat: "s", metadata:) }
+      GC.stress = true
+      records = presence.members
+      touched = presence.touch(connection_id: %w[c1 c2 none])
+      left = presence.leave(connection_id: "c3")
+      error = expect { presence.sweep!(older_than: "no time") }
+      GC.stress = false
+
+      expect(records.map { |record| record["metadata"] }).to eq([metadata] * 20)
+      expect(records.map { |record| record["connection_id"] }).to eq(Array.new(20) { |number| "c#{number}" })
+      expect(touched).to contain_exactly("c1", "c2")
+      expect(left).to include("id" => "3", "metadata" => metadata)
+      error.to raise_error(PG::InvalidDatetimeFormat)
+    ensure
+      GC.stress = false
+    end
+
+    it "gives whole records while the collector moves objects", :slow do
+      50.times { |number| presence.join(member_id: number, metadata: { number: number.to_s * 50 }) }
+      child = fork_child do
+        compacting = Thread.new { loop { GC.compact } }
+        results = in_threads(4) { Array.new(8) { presence.members.map { |record| record["metadata"]["number"] } } }
+        compacting.kill.join
+        results.flatten(1).uniq
+      end
+
+      expect(child.value).to eq([Array.new(50) { |number| number.to_s * 50 }])
+    end
+  end
+
   describe "a native session" do
     it "has the variables of database.yml" do
       with_connection_settings(variables: { statement_timeout: "200ms" }) do

@@ -118,8 +118,7 @@ module SpecDatabase
     # Waits for a lock of a failed example end in an error that names it, not in a hung suite.
     def admin
       @admin ||= PG.connect(connection_options).tap do |connection|
-        connection.set_notice_processor { nil }
-        connection.exec("SET lock_timeout = '10s'; SET timezone = 'UTC'")
+        connection.exec("SET lock_timeout = '10s'; SET timezone = 'UTC'; SET client_min_messages = 'error'")
       end
     end
 

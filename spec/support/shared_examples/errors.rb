@@ -90,6 +90,15 @@ RSpec.shared_examples "errors" do
     end
   end
 
+  it "are ActiveRecord's where there is no such database, or no such role" do
+    with_connection_settings(database: "#{SpecDatabase::NAME}_nowhere") do
+      expect { presence.count }.to raise_error(ActiveRecord::NoDatabaseError)
+    end
+    with_connection_settings(username: "pgbus_native_nobody") do
+      expect { presence.count }.to raise_error(ActiveRecord::ConnectionNotEstablished)
+    end
+  end
+
   it "are PG::ConnectionBad where the connection breaks under a statement" do
     presence.join(member_id: "7")
     thread = while_locked do
