@@ -14,7 +14,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::fork::PerProcess;
 use crate::interrupt::{Interrupt, lock};
-use crate::pool::{Connection, Driver, Lease, Pool, Refusal};
+use crate::pool::{Connection, Driver, Lease, Party, Pool, Ticket, Turn, Waited};
+use crate::record;
 use crate::request::Request;
 use crate::session::{Rows, Session};
 
@@ -36,6 +37,7 @@ struct Counters {
     calls: AtomicU64,
     retries: AtomicU64,
     connects: AtomicU64,
+    batched: AtomicU64,
 }
 
 /// Figures of one process's use of a database.
@@ -45,12 +47,16 @@ pub struct Stats {
     pub busy: usize,
     /// Connections held in all.
     pub connections: usize,
+    /// Calls that wait for a connection.
+    pub waiting: usize,
     /// Calls begun.
     pub calls: u64,
     /// Statements run a second time because their connection broke.
     pub retries: u64,
     /// Connections made, first ones and replacements.
     pub connects: u64,
+    /// Calls that were run along in another one's statement.
+    pub batched: u64,
 }
 
 impl Database {
@@ -71,7 +77,7 @@ impl Database {
             pool: Arc::clone(&local.pool),
             counters: Arc::clone(&local.counters),
             deadline: Instant::now() + self.config.checkout_timeout,
-            stage: Stage::Waiting(request),
+            stage: Stage::New(request),
         }
     }
 
@@ -80,13 +86,15 @@ impl Database {
         let Some(local) = self.local.get() else {
             return Stats::default();
         };
-        let (busy, connections) = local.pool.usage();
+        let (busy, connections, waiting) = local.pool.usage();
         Stats {
             busy,
             connections,
+            waiting,
             calls: local.counters.calls.load(Ordering::Relaxed),
             retries: local.counters.retries.load(Ordering::Relaxed),
             connects: local.counters.connects.load(Ordering::Relaxed),
+            batched: local.counters.batched.load(Ordering::Relaxed),
         }
     }
 
@@ -115,15 +123,17 @@ pub struct Call {
 }
 
 enum Stage {
-    /// For a connection.
-    Waiting(Request),
-    /// For the server.
+    /// Not run yet.
+    New(Request),
+    /// In line for a connection.
+    Queued(Arc<Ticket>),
+    /// The server works.
     Running(Box<Running>),
-    /// The answer has been given, or the call given up.
+    /// The answer has been given.
     Over,
 }
 
-type Outcome = (Option<Session>, Result<Rows, Error>);
+type Outcome = (Option<Session>, Vec<Result<Rows, Error>>);
 
 struct Running {
     // Dropped in this order: the future holds a session that lives on the driver, and a lease that is
@@ -131,26 +141,38 @@ struct Running {
     future: Pin<Box<dyn Future<Output = Outcome> + Send>>,
     driver: Driver,
     cancel: Arc<Mutex<Option<CancelToken>>>,
+    party: Party,
     lease: Lease,
 }
 
 impl Call {
     /// Runs until the answer is there, or until the interrupt is raised: then it returns `None` and can be
-    /// run again or [given up](Call::abandon). Blocks the thread.
+    /// run again or dropped. Blocks the thread.
     pub fn run(&mut self, interrupt: &Interrupt) -> Option<Result<Rows, Error>> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Waiting(request) => match self.pool.lease(self.deadline, interrupt) {
-                    Ok(lease) => match self.start(request, lease) {
-                        Ok(running) => self.stage = Stage::Running(Box::new(running)),
-                        Err(error) => return Some(Err(error)),
-                    },
-                    Err(Refusal::Interrupted) => {
-                        self.stage = Stage::Waiting(request);
+                Stage::New(request) => match self.pool.enter(request) {
+                    Turn::Queue(ticket) => self.stage = Stage::Queued(ticket),
+                    Turn::Run(request, lease) => {
+                        if let Err(error) = self.start(vec![request], Party::alone(), lease) {
+                            return Some(Err(error));
+                        }
+                    }
+                },
+                Stage::Queued(ticket) => match self.pool.wait(&ticket, self.deadline, interrupt) {
+                    Waited::Run(lease, party) => {
+                        let mut requests = vec![ticket.request()];
+                        requests.extend(party.requests());
+                        if let Err(error) = self.start(requests, party, lease) {
+                            return Some(Err(error));
+                        }
+                    }
+                    Waited::Served(result) => return Some(result),
+                    Waited::Interrupted => {
+                        self.stage = Stage::Queued(ticket);
                         return None;
                     }
-                    Err(Refusal::TimedOut) => return Some(Err(self.timed_out())),
-                    Err(Refusal::Failed(error)) => return Some(Err(failed(&error))),
+                    Waited::TimedOut => return Some(Err(self.timed_out())),
                 },
                 Stage::Running(mut running) => match running.drive(interrupt) {
                     Some(outcome) => return Some(running.finish(outcome)),
@@ -166,43 +188,70 @@ impl Call {
         }
     }
 
-    /// Gives the call up. Its statement is cancelled on the server by a thread of its own, so that this
-    /// returns at once; the connection is closed, never reused, since the answer and the effect of the
-    /// cancel request may still be on their way.
-    pub fn abandon(self) {
-        if let Stage::Running(running) = self.stage {
-            let _ = thread::Builder::new()
-                .name("pgbus cancel".to_owned())
-                .spawn(move || running.cancel());
-        }
-    }
-
-    fn start(&self, request: Request, mut lease: Lease) -> Result<Running, Error> {
-        let Some(connection) = lease.take() else {
-            return Err(Error::Protocol("a lease without a connection".to_owned()));
+    fn start(
+        &mut self,
+        requests: Vec<Request>,
+        mut party: Party,
+        mut lease: Lease,
+    ) -> Result<(), Error> {
+        let connection = match lease.take() {
+            Ok(connection) => connection,
+            Err(error) => {
+                let error = failed(&error);
+                party.serve(requests.iter().skip(1).map(|_| Err(error.clone())));
+                return Err(error);
+            }
         };
+        let batched = u64::try_from(requests.len()).unwrap_or(u64::MAX) - 1;
+        self.counters.batched.fetch_add(batched, Ordering::Relaxed);
         let cancel = Arc::default();
         let attempt = Attempt {
             config: Arc::clone(&self.config),
             counters: Arc::clone(&self.counters),
             cancel: Arc::clone(&cancel),
         };
-        Ok(Running {
-            future: Box::pin(attempt.perform(connection.session, request)),
+        self.stage = Stage::Running(Box::new(Running {
+            future: Box::pin(attempt.perform(connection.session, requests)),
             driver: connection.driver,
             cancel,
+            party,
             lease,
-        })
+        }));
+        Ok(())
     }
 
     fn timed_out(&self) -> Error {
-        let (busy, _) = self.pool.usage();
+        let (busy, ..) = self.pool.usage();
         Error::PoolTimeout(format!(
             "could not obtain one of the {} native connections within {} seconds ({busy} busy); raise \
              Pgbus::Native's pool_size or look for statements that wait for a lock",
             self.config.pool_size,
             self.config.checkout_timeout.as_secs_f64(),
         ))
+    }
+}
+
+/// Gives the call up. A statement under way is cancelled on the server by a thread of its own, so that this
+/// returns at once; its connection is closed, never reused, since the answer and the effect of the cancel
+/// request may still be on their way.
+impl Drop for Call {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Queued(ticket) => self.pool.leave(&ticket),
+            Stage::Running(running) => {
+                CANCELLING.fetch_add(1, Ordering::SeqCst);
+                let cancelling = thread::Builder::new()
+                    .name("pgbus cancel".to_owned())
+                    .spawn(move || {
+                        running.end_without_caller();
+                        CANCELLING.fetch_sub(1, Ordering::SeqCst);
+                    });
+                if cancelling.is_err() {
+                    CANCELLING.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+            Stage::New(_) | Stage::Over => {}
+        }
     }
 }
 
@@ -219,27 +268,45 @@ impl Running {
         })?
     }
 
-    fn finish(mut self, (session, result): Outcome) -> Result<Rows, Error> {
-        self.lease.restore(Connection {
-            session,
-            driver: self.driver,
-        });
-        result
+    /// Gives the connection back, then the others and the caller their answers.
+    fn finish(self, (session, results): Outcome) -> Result<Rows, Error> {
+        let Running {
+            driver,
+            mut party,
+            mut lease,
+            ..
+        } = self;
+        lease.restore(Connection { session, driver });
+        drop(lease);
+        let mut results = results.into_iter();
+        let own = results.next();
+        party.serve(results);
+        own.unwrap_or_else(|| Err(Error::Protocol("no answer to the request".to_owned())))
     }
 
-    fn cancel(mut self: Box<Self>) {
+    /// Ends a statement whose caller has left: for those who still wait for it, or by cancelling it.
+    fn end_without_caller(mut self: Box<Self>) {
         /// For the cancel request, and again for the statement to end.
         const PATIENCE: Duration = Duration::from_secs(2);
-        CANCELLING.fetch_add(1, Ordering::SeqCst);
-        let token = lock(&self.cancel).clone();
-        let future = self.future.as_mut();
-        self.driver.block_on(async {
+        self.party.company.leave();
+        let company = Arc::clone(&self.party.company);
+        let mut future = self.future.as_mut();
+        let outcome = self.driver.block_on(async {
+            tokio::select! {
+                biased;
+                () = company.deserted() => {}
+                outcome = &mut future => return Some(outcome),
+            }
+            let token = lock(&self.cancel).clone();
             if let Some(token) = token {
                 let _ = timeout(PATIENCE, token.cancel_query(NoTls)).await;
                 let _ = timeout(PATIENCE, future).await;
             }
+            None
         });
-        CANCELLING.fetch_sub(1, Ordering::SeqCst);
+        if let Some(Some(outcome)) = outcome {
+            let _ = self.finish(outcome);
+        }
     }
 }
 
@@ -261,29 +328,52 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Runs the statement on a live session. A session found dead beforehand is replaced; one that breaks
-    /// under a repeatable statement is replaced once and the statement repeated.
-    async fn perform(self, session: Option<Session>, request: Request) -> Outcome {
+    /// Runs requests of one statement on a live session. A session found dead beforehand is replaced; what a
+    /// session breaks under is repeated once, on another one, if it is repeatable.
+    async fn perform(self, session: Option<Session>, requests: Vec<Request>) -> Outcome {
         let mut session = match session {
             Some(session) if session.is_alive().await => session,
             _ => match self.connect().await {
                 Ok(session) => session,
-                Err(error) => return (None, Err(error)),
+                Err(error) => return (None, vec![Err(error); requests.len()]),
             },
         };
         *lock(&self.cancel) = Some(session.cancel_token());
-        match session.run(&request).await {
-            Err(Error::Broken(_)) if request.statement.repeatable => {
-                self.counters.retries.fetch_add(1, Ordering::Relaxed);
-                match self.connect().await {
-                    Ok(fresh) => session = fresh,
-                    Err(error) => return (None, Err(error)),
-                }
-                *lock(&self.cancel) = Some(session.cancel_token());
-                kept(session.run(&request).await, session)
-            }
-            result => kept(result, session),
+        let mut results = carry_out(&mut session, &requests).await;
+        let broken = |results: &[Result<Rows, Error>]| -> Vec<usize> {
+            let is_broken = |result: &Result<Rows, Error>| matches!(result, Err(Error::Broken(_)));
+            (0..results.len())
+                .filter(|&index| results.get(index).is_some_and(is_broken))
+                .collect()
+        };
+        let lost = broken(&results);
+        let repeatable = requests
+            .first()
+            .is_some_and(|request| request.statement.repeatable);
+        if lost.is_empty() {
+            return (Some(session), results);
         }
+        if !repeatable {
+            return (None, results);
+        }
+        self.counters.retries.fetch_add(1, Ordering::Relaxed);
+        session = match self.connect().await {
+            Ok(session) => session,
+            Err(error) => {
+                for index in lost {
+                    results[index] = Err(error.clone());
+                }
+                return (None, results);
+            }
+        };
+        *lock(&self.cancel) = Some(session.cancel_token());
+        let again: Vec<Request> = lost.iter().map(|&index| requests[index].clone()).collect();
+        let repeated = carry_out(&mut session, &again).await;
+        let session = broken(&repeated).is_empty().then_some(session);
+        for (index, result) in lost.into_iter().zip(repeated) {
+            results[index] = result;
+        }
+        (session, results)
     }
 
     async fn connect(&self) -> Result<Session, Error> {
@@ -292,12 +382,58 @@ impl Attempt {
     }
 }
 
-/// Keeps the session unless the statement broke it.
-fn kept(result: Result<Rows, Error>, session: Session) -> Outcome {
-    match result {
-        Err(Error::Broken(_)) => (None, result),
-        _ => (Some(session), result),
+type Results<'a> = Pin<Box<dyn Future<Output = Vec<Result<Rows, Error>>> + Send + 'a>>;
+
+/// Answers each request, with as few statements as its neighbours' errors allow.
+fn carry_out<'a>(session: &'a mut Session, requests: &'a [Request]) -> Results<'a> {
+    Box::pin(async move {
+        if let [request] = requests {
+            return vec![session.run(request).await];
+        }
+        let Some(batch) = Request::batch(requests) else {
+            let error = Error::Protocol("requests that make no batch".to_owned());
+            return vec![Err(error); requests.len()];
+        };
+        match session.run(&batch).await {
+            Ok(rows) => {
+                let mut results = distribute(rows, requests.len());
+                for (result, request) in results.iter_mut().zip(requests) {
+                    // Not found: alone, the request compares as its column's own type does (citext) and says
+                    // for itself that there is nothing.
+                    if matches!(result, Ok(rows) if rows.rows.is_empty()) {
+                        *result = session.run(request).await;
+                    }
+                }
+                results
+            }
+            Err(error @ Error::Broken(_)) => vec![Err(error); requests.len()],
+            // One of them is at fault, and nothing has happened.
+            Err(_) => {
+                let (first, second) = requests.split_at(requests.len() / 2);
+                let mut results = carry_out(session, first).await;
+                results.extend(carry_out(session, second).await);
+                results
+            }
+        }
+    })
+}
+
+/// Sorts a batch's rows by the request that each answers.
+fn distribute(batch: Rows, requests: usize) -> Vec<Result<Rows, Error>> {
+    let mut results: Vec<Result<Rows, Error>> = Vec::with_capacity(requests);
+    results.resize_with(requests, || Ok(Rows::default()));
+    for row in batch.rows {
+        match record::request_number(&row) {
+            Ok(number) => {
+                if let Some(Ok(rows)) = results.get_mut(number) {
+                    rows.rows.push(row);
+                    rows.affected += 1;
+                }
+            }
+            Err(error) => return vec![Err(error); requests],
+        }
     }
+    results
 }
 
 fn failed(error: &std::io::Error) -> Error {

@@ -4,6 +4,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
 use crate::error::Error;
+use crate::statements::Returns;
 
 /// A time column's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,28 +100,29 @@ pub struct SeatColumns<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Reads a row of a statement that returns records.
+    /// Reads a row of a statement that returns records, of the kind that it says.
     ///
     /// # Errors
     ///
     /// [`Error::Protocol`] if the row is not such a row.
-    pub fn read(row: &'a Row) -> Result<Record<'a>, Error> {
-        let columns = row.len();
+    pub fn read(row: &'a Row, returns: Returns) -> Result<Record<'a>, Error> {
         Ok(Record {
             member_id: bytes(row, 0)?,
             metadata: bytes(row, 1)?,
             joined_at: time(row, 2)?,
             last_seen_at: time(row, 3)?,
-            seat: if columns < 7 {
-                None
-            } else {
-                Some(SeatColumns {
+            seat: match returns {
+                Returns::Seats | Returns::StreamSeats => Some(SeatColumns {
                     connection_id: bytes(row, 4)?,
                     seat: bytes(row, 5)?,
                     state: bytes(row, 6)?,
-                })
+                }),
+                _ => None,
             },
-            stream_name: if columns < 8 { None } else { bytes(row, 7)? },
+            stream_name: match returns {
+                Returns::StreamSeats => bytes(row, 7)?,
+                _ => None,
+            },
         })
     }
 }
@@ -141,6 +143,14 @@ pub fn text(row: &Row) -> Result<Option<&[u8]>, Error> {
 /// [`Error::Protocol`] if it is not an `int8`.
 pub fn number(row: &Row) -> Result<i64, Error> {
     row.try_get(0).map_err(|error| unexpected(&error))
+}
+
+/// The number of the request that a row of a batch answers, counted from 0: the last column, from 1.
+pub(crate) fn request_number(row: &Row) -> Result<usize, Error> {
+    let last = row.len().saturating_sub(1);
+    let number: i64 = row.try_get(last).map_err(|error| unexpected(&error))?;
+    usize::try_from(number - 1)
+        .map_err(|_| Error::Protocol(format!("a batch has no request {number}")))
 }
 
 fn bytes(row: &Row, column: usize) -> Result<Option<&[u8]>, Error> {

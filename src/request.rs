@@ -1,6 +1,6 @@
 //! What a caller asks for: a statement and its parameters.
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use tokio_postgres::types::{Format, IsNull, ToSql, Type, to_sql_checked};
 
 use crate::statements::Statement;
@@ -22,32 +22,82 @@ pub enum Param {
     Null,
     /// Text in the session's encoding, UTF-8.
     Text(Vec<u8>),
+    /// An array; `None` is a NULL element.
+    Array(Vec<Option<Vec<u8>>>),
+}
+
+/// What names the row that a request is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    seat: bool,
+    stream: Vec<u8>,
+    id: Vec<u8>,
+}
+
+impl Request {
+    /// The row that this request is about, if it is about one row and can be run in a batch.
+    pub(crate) fn key(&self) -> Option<Key> {
+        let batch = self.statement.batch.as_ref()?;
+        let [stream, id] = batch.key.map(|index| self.params.get(index)?.single()?);
+        Some(Key {
+            seat: batch.seat,
+            stream: stream?.to_vec(),
+            id: id?.to_vec(),
+        })
+    }
+
+    /// One request that does what these, all of one batchable statement, do.
+    pub(crate) fn batch(requests: &[Request]) -> Option<Request> {
+        let first = requests.first()?;
+        let params = (0..first.params.len()).map(|index| {
+            let elements = requests.iter().map(|request| {
+                let single = request.params.get(index)?.single()?;
+                Some(single.map(<[u8]>::to_vec))
+            });
+            elements.collect::<Option<_>>().map(Param::Array)
+        });
+        Some(Request {
+            statement: first.statement.batch.as_ref()?.statement,
+            params: params.collect::<Option<_>>()?,
+        })
+    }
 }
 
 impl Param {
-    /// A `text[]` of the given elements; `None` is a NULL element.
-    pub fn array<'a>(elements: impl IntoIterator<Item = Option<&'a [u8]>>) -> Param {
-        let mut literal = vec![b'{'];
-        for (index, element) in elements.into_iter().enumerate() {
-            if index > 0 {
-                literal.push(b',');
-            }
-            let Some(element) = element else {
-                literal.extend_from_slice(b"NULL");
-                continue;
-            };
-            literal.push(b'"');
-            for &byte in element {
-                if matches!(byte, b'"' | b'\\') {
-                    literal.push(b'\\');
-                }
-                literal.push(byte);
-            }
-            literal.push(b'"');
+    /// The value, or the only element of an array; `Some(None)` is NULL.
+    fn single(&self) -> Option<Option<&[u8]>> {
+        match self {
+            Param::Null => Some(None),
+            Param::Text(text) => Some(Some(text)),
+            Param::Array(elements) => match elements.as_slice() {
+                [element] => Some(element.as_deref()),
+                _ => None,
+            },
         }
-        literal.push(b'}');
-        Param::Text(literal)
     }
+}
+
+/// Writes a text[] literal with every element quoted.
+fn write_array(elements: &[Option<Vec<u8>>], out: &mut BytesMut) {
+    out.put_u8(b'{');
+    for (index, element) in elements.iter().enumerate() {
+        if index > 0 {
+            out.put_u8(b',');
+        }
+        let Some(element) = element else {
+            out.put_slice(b"NULL");
+            continue;
+        };
+        out.put_u8(b'"');
+        for &byte in element {
+            if matches!(byte, b'"' | b'\\') {
+                out.put_u8(b'\\');
+            }
+            out.put_u8(byte);
+        }
+        out.put_u8(b'"');
+    }
+    out.put_u8(b'}');
 }
 
 impl From<&str> for Param {
@@ -68,6 +118,10 @@ impl ToSql for Param {
                 out.extend_from_slice(text);
                 Ok(IsNull::No)
             }
+            Param::Array(elements) => {
+                write_array(elements, out);
+                Ok(IsNull::No)
+            }
         }
     }
 
@@ -85,12 +139,16 @@ impl ToSql for Param {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::statements;
 
     fn literal(elements: &[Option<&str>]) -> String {
-        match Param::array(elements.iter().map(|e| e.map(str::as_bytes))) {
-            Param::Text(text) => String::from_utf8_lossy(&text).into_owned(),
-            Param::Null => "NULL".to_owned(),
-        }
+        let elements: Vec<_> = elements
+            .iter()
+            .map(|element| element.map(|text| text.as_bytes().to_vec()))
+            .collect();
+        let mut out = BytesMut::new();
+        write_array(&elements, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
     }
 
     #[test]
@@ -99,5 +157,46 @@ mod tests {
         assert_eq!(literal(&[Some("a"), Some("")]), r#"{"a",""}"#);
         assert_eq!(literal(&[Some("NULL"), None]), r#"{"NULL",NULL}"#);
         assert_eq!(literal(&[Some(r#"a"b\c{,}"#)]), r#"{"a\"b\\c{,}"}"#);
+    }
+
+    #[test]
+    fn a_batch_is_a_row_for_each_request() {
+        let touch = |id: &str| Request {
+            statement: &statements::TOUCH_SEATS,
+            params: vec![
+                Param::from("room"),
+                Param::Array(vec![Some(id.as_bytes().to_vec())]),
+            ],
+        };
+        let batch = Request::batch(&[touch("a"), touch("b")]).unwrap();
+        assert_eq!(batch.statement.name, "TOUCH_EACH_SEAT");
+        let ids = vec![Some(b"a".to_vec()), Some(b"b".to_vec())];
+        assert_eq!(batch.params[1], Param::Array(ids));
+        assert_ne!(touch("a").key(), touch("b").key());
+        assert_eq!(touch("a").key(), touch("a").key());
+    }
+
+    #[test]
+    fn what_is_about_several_rows_or_none_stands_alone() {
+        for params in [
+            vec![Param::from("room"), Param::Array(vec![None])],
+            vec![Param::from("room"), Param::Array(vec![])],
+            vec![Param::Null, Param::from("a")],
+            vec![
+                Param::from("room"),
+                Param::Array(vec![Some(b"a".to_vec()), Some(b"b".to_vec())]),
+            ],
+        ] {
+            let request = Request {
+                statement: &statements::TOUCH_SEATS,
+                params,
+            };
+            assert_eq!(request.key(), None);
+        }
+        let read = Request {
+            statement: &statements::COUNT,
+            params: vec![Param::from("room")],
+        };
+        assert_eq!(read.key(), None);
     }
 }

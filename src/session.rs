@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::request::Request;
 
 /// The answer to a request.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub struct Rows {
     /// What the statement returned.
     pub rows: Vec<Row>,

@@ -15,8 +15,12 @@
 /// What a statement's rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Returns {
-    /// Records of members or seats.
-    Records,
+    /// Records without seat columns.
+    Members,
+    /// Records with seat columns.
+    Seats,
+    /// Records with seat columns, each with its stream's name.
+    StreamSeats,
     /// One text column.
     Texts,
     /// One row with one `int8`.
@@ -36,6 +40,21 @@ pub struct Statement {
     pub returns: Returns,
     /// Whether running it twice has the outcome of running it once.
     pub repeatable: bool,
+    /// How several requests of it are run at once, if they can be.
+    pub batch: Option<Batch>,
+}
+
+/// One statement that does what several runs of a single-row one do. It takes the same parameters, each as an
+/// array with an element for each request, locks the rows in key order, and returns the same columns and
+/// behind them the request's number, from 1. A row that it does not find it leaves out.
+#[derive(Debug)]
+pub struct Batch {
+    /// The statement.
+    pub statement: &'static Statement,
+    /// The parameters, counted from 0, that name the row. The first is the stream.
+    pub key: [usize; 2],
+    /// Whether the row is a seat; a member-keyed row with the same name is another one.
+    pub seat: bool,
 }
 
 macro_rules! member_columns {
@@ -130,13 +149,140 @@ macro_rules! sweep {
     };
 }
 
+/// The requests of a batch, a row for each, with the request's number.
+macro_rules! given {
+    ($arrays:literal, $columns:literal) => {
+        concat!(
+            "WITH given AS MATERIALIZED (SELECT * FROM unnest(",
+            $arrays,
+            ") WITH ORDINALITY AS g (",
+            $columns,
+            ", number)), "
+        )
+    };
+}
+
+/// A batch's requests whose rows are there, locked in key order.
+macro_rules! found {
+    ($key:literal, $member_keyed:expr, $lock:literal) => {
+        concat!(
+            "found AS MATERIALIZED (
+               SELECT given.* FROM given JOIN pgbus_presence_members m
+                 ON m.stream_name = given.stream_name AND m.",
+            $key,
+            " = given.",
+            $key,
+            " AND ",
+            $member_keyed,
+            " ORDER BY m.stream_name, m.",
+            $key,
+            " ",
+            $lock,
+            " OF m) "
+        )
+    };
+}
+
+/// Which row a found request is about.
+macro_rules! row_of_found {
+    ($key:literal, $member_keyed:expr) => {
+        concat!(
+            " WHERE m.stream_name = found.stream_name AND m.",
+            $key,
+            " = found.",
+            $key,
+            " AND ",
+            $member_keyed,
+            " RETURNING "
+        )
+    };
+}
+
+macro_rules! join_members {
+    ($conflict:literal) => {
+        concat!(
+            given!(
+                "$1::text[], $2::text[], $3::text[]",
+                "stream_name, member_id, metadata"
+            ),
+            "m AS (
+               INSERT INTO pgbus_presence_members AS j
+                 (stream_name, member_id, metadata, joined_at, last_seen_at)
+               SELECT stream_name, member_id, metadata::jsonb, NOW(), NOW() FROM given
+               ORDER BY stream_name, member_id
+               ON CONFLICT ",
+            $conflict,
+            " DO UPDATE SET metadata = EXCLUDED.metadata, last_seen_at = NOW()
+               RETURNING j.*)
+             SELECT ",
+            member_columns!(),
+            ", given.number FROM m JOIN given
+               ON m.stream_name = given.stream_name AND m.member_id = given.member_id"
+        )
+    };
+}
+
+macro_rules! touch_members {
+    ($member_keyed:expr) => {
+        concat!(
+            given!("$1::text[], $2::text[]", "stream_name, member_id"),
+            found!("member_id", $member_keyed, "FOR NO KEY UPDATE"),
+            "UPDATE pgbus_presence_members m SET last_seen_at = NOW() FROM found",
+            row_of_found!("member_id", $member_keyed),
+            "found.number"
+        )
+    };
+}
+
+macro_rules! leave_members {
+    ($member_keyed:expr) => {
+        concat!(
+            given!("$1::text[], $2::text[]", "stream_name, member_id"),
+            found!("member_id", $member_keyed, "FOR UPDATE"),
+            "DELETE FROM pgbus_presence_members m USING found",
+            row_of_found!("member_id", $member_keyed),
+            member_columns!(),
+            ", found.number"
+        )
+    };
+}
+
+macro_rules! batch {
+    () => {
+        None
+    };
+    ($statement:ident MEMBER) => {
+        Some(Batch {
+            statement: &$statement,
+            key: [0, 1],
+            seat: false,
+        })
+    };
+    ($statement:ident SEAT) => {
+        Some(Batch {
+            statement: &$statement,
+            key: [0, 1],
+            seat: true,
+        })
+    };
+    ($statement:ident JOINED_SEAT) => {
+        Some(Batch {
+            statement: &$statement,
+            key: [0, 3],
+            seat: true,
+        })
+    };
+}
+
 macro_rules! statements {
-    ($($(#[$doc:meta])* $id:ident: $returns:ident, repeatable: $repeatable:literal, $sql:expr;)*) => {
+    ($($(#[$doc:meta])* $id:ident: $returns:ident, $(batch: $batch:ident $key:ident,)?
+        repeatable: $repeatable:literal, $sql:expr;)*) => {
         $($(#[$doc])* pub static $id: Statement = Statement {
             name: stringify!($id),
             sql: $sql,
             returns: Returns::$returns,
             repeatable: $repeatable,
+            batch: batch!($($batch $key)?),
         };)*
 
         /// All of them.
@@ -152,14 +298,15 @@ statements! {
            AND table_schema = ANY (current_schemas(false))";
 
     /// `$1` stream, `$2` member, `$3` metadata; on a table without seats.
-    JOIN_MEMBER_BEFORE_SEATS: Records, repeatable: true, join_member!("(stream_name, member_id)");
+    JOIN_MEMBER_BEFORE_SEATS: Members, batch: JOIN_MEMBERS_BEFORE_SEATS MEMBER, repeatable: true,
+        join_member!("(stream_name, member_id)");
 
     /// `$1` stream, `$2` member, `$3` metadata; on a table with seats.
-    JOIN_MEMBER: Records, repeatable: true,
+    JOIN_MEMBER: Members, batch: JOIN_MEMBERS MEMBER, repeatable: true,
         join_member!("(stream_name, member_id) WHERE connection_id IS NULL");
 
     /// `$1` stream, `$2` member, `$3` metadata, `$4` connection, `$5` seat or NULL.
-    JOIN_SEAT: Records, repeatable: true, concat!(
+    JOIN_SEAT: Seats, batch: JOIN_SEATS JOINED_SEAT, repeatable: true, concat!(
         "INSERT INTO pgbus_presence_members AS m
            (stream_name, member_id, metadata, connection_id, seat, joined_at, last_seen_at)
          VALUES ($1, $2, $3::jsonb, $4, $5, NOW(), NOW())
@@ -171,13 +318,15 @@ statements! {
     );
 
     /// `$1` stream, `$2` member; on a table without seats.
-    TOUCH_MEMBER_BEFORE_SEATS: Changes, repeatable: true, touch_member!(no_seat_unseen!());
+    TOUCH_MEMBER_BEFORE_SEATS: Changes, batch: TOUCH_MEMBERS_BEFORE_SEATS MEMBER, repeatable: true,
+        touch_member!(no_seat_unseen!());
 
     /// `$1` stream, `$2` member; on a table with seats.
-    TOUCH_MEMBER: Changes, repeatable: true, touch_member!(no_seat!());
+    TOUCH_MEMBER: Changes, batch: TOUCH_MEMBERS MEMBER, repeatable: true,
+        touch_member!(no_seat!());
 
     /// `$1` stream, `$2` connections; answers with those it found.
-    TOUCH_SEATS: Texts, repeatable: true,
+    TOUCH_SEATS: Texts, batch: TOUCH_EACH_SEAT SEAT, repeatable: true,
         "WITH found AS MATERIALIZED (
            SELECT m.connection_id FROM pgbus_presence_members m
            WHERE m.stream_name = $1 AND m.connection_id = ANY ($2::text[])
@@ -187,7 +336,7 @@ statements! {
          RETURNING m.connection_id::text AS connection_id";
 
     /// `$1` stream, `$2` connection, `$3` the state to merge in.
-    SET_STATE: Records, repeatable: true, concat!(
+    SET_STATE: Seats, batch: SET_STATES SEAT, repeatable: true, concat!(
         "UPDATE pgbus_presence_members m SET state = m.state::jsonb || $3::jsonb, last_seen_at = NOW()
          WHERE m.stream_name = $1 AND m.connection_id = $2
          RETURNING ",
@@ -195,22 +344,24 @@ statements! {
     );
 
     /// `$1` stream, `$2` member; on a table without seats.
-    LEAVE_MEMBER_BEFORE_SEATS: Records, repeatable: false, leave_member!(no_seat_unseen!());
+    LEAVE_MEMBER_BEFORE_SEATS: Members, batch: LEAVE_MEMBERS_BEFORE_SEATS MEMBER, repeatable: false,
+        leave_member!(no_seat_unseen!());
 
     /// `$1` stream, `$2` member; on a table with seats.
-    LEAVE_MEMBER: Records, repeatable: false, leave_member!(no_seat!());
+    LEAVE_MEMBER: Members, batch: LEAVE_MEMBERS MEMBER, repeatable: false,
+        leave_member!(no_seat!());
 
     /// `$1` stream, `$2` connection.
-    LEAVE_SEAT: Records, repeatable: false, concat!(
+    LEAVE_SEAT: Seats, batch: LEAVE_SEATS SEAT, repeatable: false, concat!(
         "DELETE FROM pgbus_presence_members m WHERE m.stream_name = $1 AND m.connection_id = $2 RETURNING ",
         seat_columns!()
     );
 
     /// `$1` stream; on a table without seats.
-    MEMBERS_BEFORE_SEATS: Records, repeatable: true, members!(member_columns!());
+    MEMBERS_BEFORE_SEATS: Members, repeatable: true, members!(member_columns!());
 
     /// `$1` stream; on a table with seats.
-    MEMBERS: Records, repeatable: true, members!(seat_columns!());
+    MEMBERS: Seats, repeatable: true, members!(seat_columns!());
 
     /// `$1` stream.
     COUNT: Number, repeatable: true,
@@ -218,10 +369,10 @@ statements! {
 
     /// `$1` stream, `$2` cutoff; on a table without seats. The cutoff is an instant: text without an offset
     /// is read in the session's time zone, the one in which `timestamp` columns are written.
-    SWEEP_BEFORE_SEATS: Records, repeatable: false, sweep!(no_seat_unseen!());
+    SWEEP_BEFORE_SEATS: Members, repeatable: false, sweep!(no_seat_unseen!());
 
     /// `$1` stream, `$2` cutoff; on a table with seats. For the cutoff see [`SWEEP_BEFORE_SEATS`].
-    SWEEP: Records, repeatable: false, sweep!(no_seat!());
+    SWEEP: Members, repeatable: false, sweep!(no_seat!());
 
     /// `$1` seconds; the streams with a seat last seen longer ago.
     STALE_STREAMS: Texts, repeatable: true,
@@ -230,7 +381,7 @@ statements! {
 
     /// `$1` streams, `$2` the ttl of each in seconds, `$3` the most rows to take. Takes the lock on a row
     /// before it looks at the time for good, so a seat touched meanwhile stays.
-    EXPIRE_SEATS: Records, repeatable: false, concat!(
+    EXPIRE_SEATS: StreamSeats, repeatable: false, concat!(
         "WITH ttls AS MATERIALIZED (
            SELECT * FROM unnest($1::text[], $2::float8[]) AS t (stream_name, seconds)),
          stale AS MATERIALIZED (
@@ -244,6 +395,76 @@ statements! {
          RETURNING ",
         seat_columns!(),
         ", m.stream_name::text AS stream_name"
+    );
+
+    /// A batch of [`JOIN_MEMBER_BEFORE_SEATS`].
+    JOIN_MEMBERS_BEFORE_SEATS: Members, repeatable: true, join_members!("(stream_name, member_id)");
+
+    /// A batch of [`JOIN_MEMBER`].
+    JOIN_MEMBERS: Members, repeatable: true,
+        join_members!("(stream_name, member_id) WHERE connection_id IS NULL");
+
+    /// A batch of [`JOIN_SEAT`].
+    JOIN_SEATS: Seats, repeatable: true, concat!(
+        given!(
+            "$1::text[], $2::text[], $3::text[], $4::text[], $5::text[]",
+            "stream_name, member_id, metadata, connection_id, seat"
+        ),
+        "m AS (
+           INSERT INTO pgbus_presence_members AS j
+             (stream_name, member_id, metadata, connection_id, seat, joined_at, last_seen_at)
+           SELECT stream_name, member_id, metadata::jsonb, connection_id, seat, NOW(), NOW() FROM given
+           ORDER BY stream_name, connection_id
+           ON CONFLICT (stream_name, connection_id) WHERE connection_id IS NOT NULL
+           DO UPDATE SET member_id = EXCLUDED.member_id, metadata = EXCLUDED.metadata,
+                         seat = EXCLUDED.seat, last_seen_at = NOW()
+           RETURNING j.*)
+         SELECT ",
+        seat_columns!(),
+        ", given.number FROM m JOIN given
+           ON m.stream_name = given.stream_name AND m.connection_id = given.connection_id"
+    );
+
+    /// A batch of [`TOUCH_MEMBER_BEFORE_SEATS`].
+    TOUCH_MEMBERS_BEFORE_SEATS: Changes, repeatable: true, touch_members!(no_seat_unseen!());
+
+    /// A batch of [`TOUCH_MEMBER`].
+    TOUCH_MEMBERS: Changes, repeatable: true, touch_members!(no_seat!());
+
+    /// A batch of [`TOUCH_SEATS`], each for one connection.
+    TOUCH_EACH_SEAT: Texts, repeatable: true, concat!(
+        given!("$1::text[], $2::text[]", "stream_name, connection_id"),
+        found!("connection_id", "TRUE", "FOR NO KEY UPDATE"),
+        "UPDATE pgbus_presence_members m SET last_seen_at = NOW() FROM found",
+        row_of_found!("connection_id", "TRUE"),
+        "m.connection_id::text AS connection_id, found.number"
+    );
+
+    /// A batch of [`SET_STATE`].
+    SET_STATES: Seats, repeatable: true, concat!(
+        given!("$1::text[], $2::text[], $3::text[]", "stream_name, connection_id, new_state"),
+        found!("connection_id", "TRUE", "FOR NO KEY UPDATE"),
+        "UPDATE pgbus_presence_members m
+         SET state = m.state::jsonb || found.new_state::jsonb, last_seen_at = NOW() FROM found",
+        row_of_found!("connection_id", "TRUE"),
+        seat_columns!(),
+        ", found.number"
+    );
+
+    /// A batch of [`LEAVE_MEMBER_BEFORE_SEATS`].
+    LEAVE_MEMBERS_BEFORE_SEATS: Members, repeatable: false, leave_members!(no_seat_unseen!());
+
+    /// A batch of [`LEAVE_MEMBER`].
+    LEAVE_MEMBERS: Members, repeatable: false, leave_members!(no_seat!());
+
+    /// A batch of [`LEAVE_SEAT`].
+    LEAVE_SEATS: Seats, repeatable: false, concat!(
+        given!("$1::text[], $2::text[]", "stream_name, connection_id"),
+        found!("connection_id", "TRUE", "FOR UPDATE"),
+        "DELETE FROM pgbus_presence_members m USING found",
+        row_of_found!("connection_id", "TRUE"),
+        seat_columns!(),
+        ", found.number"
     );
 }
 

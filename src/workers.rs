@@ -16,8 +16,9 @@ use crate::fork::PerProcess;
 use crate::interrupt::{Interrupt, lock};
 use crate::session::Rows;
 
-/// How many calls run at once, over all databases; more wait in line.
-const MOST_WORKERS: usize = 16;
+/// How many calls are under way at once, over all databases; more wait in line. Well above the size of a pool,
+/// so that there is something to run along.
+const MOST_WORKERS: usize = 64;
 /// How long a worker stays without work.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -65,7 +66,7 @@ impl Job {
         lock(&self.answer).take()
     }
 
-    /// Gives the call up, as [`Call::abandon`] does, wherever it is.
+    /// Gives the call up, wherever it is.
     pub fn abandon(&self) {
         self.interrupt.raise();
     }
@@ -79,7 +80,7 @@ impl Job {
         }
         match call.run(&self.interrupt) {
             Some(answer) => *lock(&self.answer) = Some(answer),
-            None => call.abandon(),
+            None => drop(call),
         }
     }
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use pgbus_native_core::record::{self, Record};
 use pgbus_native_core::{
-    Config, Database, Error, Interrupt, Param, Request, Rows, Setting, SettingValue, Statement,
-    statements as sql,
+    Config, Database, Error, Interrupt, Param, Request, Returns, Rows, Setting, SettingValue,
+    Statement, statements as sql,
 };
 
 /// A schema of its own with the presence table, gone with the value.
@@ -190,7 +190,7 @@ fn a_seat_is_joined_and_read_back() {
         &["room", "7", r#"{"a":1}"#, "c1", "tab"],
     )
     .unwrap();
-    let record = Record::read(&joined.rows[0]).unwrap();
+    let record = Record::read(&joined.rows[0], Returns::Seats).unwrap();
     assert_eq!(record.member_id, Some(&b"7"[..]));
     assert_eq!(record.metadata, Some(&br#"{"a": 1}"#[..]));
     assert_eq!(record.joined_at, record.last_seen_at);
@@ -215,7 +215,7 @@ fn a_table_without_seats_gives_records_without_them() {
         &["room", "7", "[]"],
     )
     .unwrap();
-    let record = Record::read(&joined.rows[0]).unwrap();
+    let record = Record::read(&joined.rows[0], Returns::Members).unwrap();
     assert!(record.seat.is_none());
     assert!(record.joined_at.unwrap().with_time_zone);
     assert!(
@@ -273,8 +273,17 @@ fn every_statement_runs_without_names_too() {
             "SWEEP" | "SWEEP_BEFORE_SEATS" => &["room", "2000-01-01"],
             "STALE_STREAMS" => &["1.5"],
             "EXPIRE_SEATS" => &["{room}", "{1.5}", "10"],
-            // Its conflict target is not this table's.
-            "JOIN_MEMBER_BEFORE_SEATS" => continue,
+            "JOIN_MEMBERS" => &["{room}", "{7}", "{\"{}\"}"],
+            "JOIN_SEATS" => &["{room}", "{7}", "{\"{}\"}", "{c1}", "{NULL}"],
+            "SET_STATES" => &["{room}", "{c1}", "{\"{}\"}"],
+            "TOUCH_MEMBERS"
+            | "TOUCH_MEMBERS_BEFORE_SEATS"
+            | "TOUCH_EACH_SEAT"
+            | "LEAVE_SEATS"
+            | "LEAVE_MEMBERS"
+            | "LEAVE_MEMBERS_BEFORE_SEATS" => &["{room}", "{7}"],
+            // Their conflict target is not this table's.
+            "JOIN_MEMBER_BEFORE_SEATS" | "JOIN_MEMBERS_BEFORE_SEATS" => continue,
             other => panic!("no example for {other}"),
         };
         run(&database, statement, params)
@@ -302,7 +311,10 @@ fn expiry_takes_each_streams_own_ttl_and_stops_at_its_limit() {
     let rest = run(&database, &sql::EXPIRE_SEATS, &["{a,b}", "{5,60}", "3"]).unwrap();
     assert_eq!(rest.rows.len(), 2);
     for row in first.rows.iter().chain(&rest.rows) {
-        assert_eq!(Record::read(row).unwrap().stream_name, Some(&b"a"[..]));
+        assert_eq!(
+            Record::read(row, Returns::StreamSeats).unwrap().stream_name,
+            Some(&b"a"[..])
+        );
     }
     let left = run(&database, &sql::COUNT, &["a"]).unwrap();
     assert_eq!(record::number(&left.rows[0]).unwrap(), 1);
@@ -394,7 +406,7 @@ fn an_interrupted_call_goes_on_or_is_cancelled_on_the_server() {
         assert!(call.run(&interrupt).is_none());
         waker.join().unwrap();
         assert_eq!(table.active(), 1);
-        call.abandon();
+        drop(call);
         wait_until("the query is cancelled", || table.active() == 0);
     });
     wait_until("the right to a connection is back", || {
@@ -418,7 +430,7 @@ fn no_more_connections_than_the_pool_allows_and_each_call_gets_its_own_answer() 
                     let id = format!("{thread}-{round}");
                     let joined =
                         run(database, &sql::JOIN_SEAT, &["room", &id, "{}", &id, "tab"]).unwrap();
-                    let record = Record::read(&joined.rows[0]).unwrap();
+                    let record = Record::read(&joined.rows[0], Returns::Seats).unwrap();
                     assert_eq!(record.member_id, Some(id.as_bytes()));
                 }
             });
@@ -428,6 +440,205 @@ fn no_more_connections_than_the_pool_allows_and_each_call_gets_its_own_answer() 
     assert_eq!(database.stats().connects, 3);
     let count = run(&database, &sql::COUNT, &["room"]).unwrap();
     assert_eq!(record::number(&count.rows[0]).unwrap(), 400);
+}
+
+/// What some calls answer that all wait for the only connection and are then run together.
+fn run_together(table: &Table, requests: Vec<Request>) -> (Vec<Result<Rows, Error>>, u64) {
+    run_together_with(table.config(), table, requests)
+}
+
+fn run_together_with(
+    mut config: Config,
+    table: &Table,
+    requests: Vec<Request>,
+) -> (Vec<Result<Rows, Error>>, u64) {
+    config.pool_size = 1;
+    let database = Database::new(config);
+    run(&database, &sql::COUNT, &["room"]).unwrap();
+    let mut answers = Vec::new();
+    thread::scope(|scope| {
+        let mut waiting = Vec::new();
+        with_table_locked(table, || {
+            let first = scope.spawn(|| run(&database, &sql::COUNT, &["room"]));
+            wait_until("the connection is busy", || table.active() == 1);
+            for request in requests {
+                let database = &database;
+                let queued = database.stats().waiting;
+                waiting.push(scope.spawn(move || {
+                    let mut call = database.call(request);
+                    call.run(&Interrupt::new()).expect("nobody interrupts")
+                }));
+                wait_until("the call waits", || database.stats().waiting == queued + 1);
+            }
+            drop(first);
+        });
+        answers.extend(waiting.into_iter().map(|call| call.join().unwrap()));
+    });
+    (answers, database.stats().batched)
+}
+
+fn request(statement: &'static Statement, params: &[&str]) -> Request {
+    Request {
+        statement,
+        params: params.iter().map(|&param| Param::from(param)).collect(),
+    }
+}
+
+fn ids(answers: &[Result<Rows, Error>]) -> Vec<String> {
+    answers
+        .iter()
+        .map(|answer| {
+            let rows = answer.as_ref().unwrap();
+            let record = Record::read(&rows.rows[0], Returns::Seats).unwrap();
+            let id = record.seat.unwrap().connection_id.unwrap();
+            String::from_utf8_lossy(id).into_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn waiting_calls_of_a_kind_are_run_in_one_statement_and_each_gets_its_own_answer() {
+    let table = Table::with_seats();
+    let names: Vec<String> = (0..20).map(|n| format!("c{n}")).collect();
+    let joins = names
+        .iter()
+        .map(|id| request(&sql::JOIN_SEAT, &["room", id, "{}", id, "tab"]));
+    let (answers, batched) = run_together(&table, joins.collect());
+    assert_eq!(batched, 19);
+    assert_eq!(ids(&answers), names);
+    let committed = "SELECT count(DISTINCT xmin::text)::text FROM pgbus_presence_members";
+    assert_eq!(table.execute(committed), [Some("1".to_owned())]);
+
+    let states = names
+        .iter()
+        .map(|id| request(&sql::SET_STATE, &["room", id, r#"{"a":1}"#]));
+    let (answers, batched) = run_together(&table, states.collect());
+    assert_eq!((ids(&answers), batched), (names.clone(), 19));
+
+    let leaves = names
+        .iter()
+        .map(|id| request(&sql::LEAVE_SEAT, &["room", id]));
+    let (answers, batched) = run_together(&table, leaves.collect());
+    assert_eq!((ids(&answers), batched), (names, 19));
+}
+
+#[test]
+fn one_bad_row_does_not_fail_its_neighbours() {
+    let table = Table::with_seats();
+    table.execute("ALTER TABLE pgbus_presence_members ALTER seat TYPE varchar(5)");
+    let joins = (0..7).map(|n| {
+        let id = format!("c{n}");
+        let seat = if n == 3 { "too long" } else { "tab" };
+        request(&sql::JOIN_SEAT, &["room", "7", "{}", &id, seat])
+    });
+    let (mut answers, batched) = run_together(&table, joins.collect());
+    assert_eq!(batched, 6);
+    let refused = answers.remove(3).unwrap_err();
+    assert_eq!(refused.code(), Some("22001"));
+    assert_eq!(ids(&answers), ["c0", "c1", "c2", "c4", "c5", "c6"]);
+}
+
+#[test]
+fn a_batch_says_which_rows_are_not_there() {
+    let table = Table::with_seats();
+    run(
+        &table.database(),
+        &sql::JOIN_SEAT,
+        &["room", "7", "{}", "c1", "tab"],
+    )
+    .unwrap();
+    let leaves = ["c0", "c1", "c2"].map(|id| request(&sql::LEAVE_SEAT, &["room", id]));
+    let (answers, _) = run_together(&table, leaves.to_vec());
+    let found = answers
+        .iter()
+        .map(|answer| answer.as_ref().unwrap().affected);
+    assert_eq!(found.collect::<Vec<_>>(), [0, 1, 0]);
+}
+
+#[test]
+fn a_batch_compares_as_the_columns_type_does() {
+    let table = Table::with_seats();
+    table.execute(
+        "CREATE EXTENSION IF NOT EXISTS citext SCHEMA public;
+         ALTER TABLE pgbus_presence_members ALTER connection_id TYPE public.citext",
+    );
+    let mut config = table.config();
+    config.session[0].value = SettingValue::List(format!("{}, public", table.schema));
+    let database = Database::new(config.clone());
+    run(
+        &database,
+        &sql::JOIN_SEAT,
+        &["room", "7", "{}", "ABC", "tab"],
+    )
+    .unwrap();
+    run(
+        &database,
+        &sql::JOIN_SEAT,
+        &["room", "7", "{}", "DEF", "tab"],
+    )
+    .unwrap();
+    let states = ["abc", "def"].map(|id| request(&sql::SET_STATE, &["room", id, r#"{"a":1}"#]));
+    let (answers, batched) = run_together_with(config, &table, states.to_vec());
+    assert_eq!(
+        (ids(&answers), batched),
+        (vec!["ABC".to_owned(), "DEF".to_owned()], 1)
+    );
+}
+
+#[test]
+fn calls_on_one_row_keep_their_order() {
+    let table = Table::with_seats();
+    let calls = vec![
+        request(&sql::JOIN_SEAT, &["room", "first", "{}", "c1", "tab"]),
+        request(&sql::LEAVE_SEAT, &["room", "c1"]),
+        request(&sql::JOIN_SEAT, &["room", "second", "{}", "c1", "tab"]),
+        request(&sql::JOIN_SEAT, &["room", "other", "{}", "c2", "tab"]),
+    ];
+    let (answers, batched) = run_together(&table, calls);
+    // The first and the last go together.
+    assert_eq!(batched, 1);
+    let left = answers[1].as_ref().unwrap();
+    let record = Record::read(&left.rows[0], Returns::Seats).unwrap();
+    assert_eq!(record.member_id, Some(&b"first"[..]));
+    let members = table.execute("SELECT member_id FROM pgbus_presence_members ORDER BY 1");
+    assert_eq!(
+        members,
+        [Some("other".to_owned()), Some("second".to_owned())]
+    );
+}
+
+#[test]
+fn a_caller_that_gives_up_does_not_take_its_neighbours_along() {
+    let table = Table::with_seats();
+    let mut config = table.config();
+    config.pool_size = 1;
+    let database = Database::new(config);
+    run(&database, &sql::COUNT, &["room"]).unwrap();
+    let interrupts = [Interrupt::new(), Interrupt::new(), Interrupt::new()];
+    thread::scope(|scope| {
+        let mut calls = Vec::new();
+        with_table_locked(&table, || {
+            let counting = scope.spawn(|| run(&database, &sql::COUNT, &["room"]));
+            wait_until("the connection is busy", || table.active() == 1);
+            for (n, interrupt) in interrupts.iter().enumerate() {
+                let database = &database;
+                calls.push(scope.spawn(move || {
+                    let id = format!("c{n}");
+                    let join = request(&sql::JOIN_SEAT, &["room", "7", "{}", &id, "tab"]);
+                    database.call(join).run(interrupt)
+                }));
+                wait_until("the call waits", || database.stats().waiting == n + 1);
+            }
+            table.execute("SELECT 1");
+            drop(counting);
+        });
+        // Whatever the leader and a follower do, the rest get their answers.
+        interrupts[1].raise();
+        let answers: Vec<_> = calls.into_iter().map(|call| call.join().unwrap()).collect();
+        assert!(answers[0].is_some() && answers[2].is_some());
+    });
+    wait_until("everything is given back", || database.stats().busy == 0);
+    run(&database, &sql::COUNT, &["room"]).unwrap();
 }
 
 #[test]
@@ -462,7 +673,7 @@ fn named_statements_survive_their_loss_and_a_changed_column() {
         "ALTER TABLE pgbus_presence_members ALTER joined_at TYPE timestamptz USING joined_at AT TIME ZONE 'UTC'",
     );
     let members = run(&database, &sql::MEMBERS, &["room"]).unwrap();
-    let record = Record::read(&members.rows[0]).unwrap();
+    let record = Record::read(&members.rows[0], Returns::Seats).unwrap();
     assert!(record.joined_at.unwrap().with_time_zone);
     assert_eq!(database.stats().connects, 1);
 }

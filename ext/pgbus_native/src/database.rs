@@ -98,9 +98,11 @@ impl Database {
         let hash = ruby.hash_new();
         hash.aset(ruby.to_symbol("busy"), stats.busy)?;
         hash.aset(ruby.to_symbol("connections"), stats.connections)?;
+        hash.aset(ruby.to_symbol("waiting"), stats.waiting)?;
         hash.aset(ruby.to_symbol("calls"), stats.calls)?;
         hash.aset(ruby.to_symbol("retries"), stats.retries)?;
         hash.aset(ruby.to_symbol("connects"), stats.connects)?;
+        hash.aset(ruby.to_symbol("batched"), stats.batched)?;
         Ok(hash)
     }
 
@@ -137,11 +139,8 @@ fn perform(ruby: &Ruby, mut call: Call) -> Result<Result<Rows, CoreError>, Error
         if let Some(Some(answer)) = without_gvl(ruby, &interrupt, || call.run(&interrupt))? {
             return Ok(answer);
         }
-        // A signal's handler may return; then the wait goes on.
-        if let Err(error) = ruby.thread_check_ints() {
-            call.abandon();
-            return Err(error);
-        }
+        // A signal's handler may return; then the wait goes on. An exception drops the call.
+        ruby.thread_check_ints()?;
     }
 }
 
@@ -196,14 +195,11 @@ fn param(ruby: &Ruby, value: Value) -> Result<Param, Error> {
         return Ok(Param::Null);
     }
     if let Some(array) = RArray::from_value(value) {
-        let elements: Vec<Option<Vec<u8>>> = array
-            .into_iter()
-            .map(|element| match element.is_nil() {
-                true => Ok(None),
-                false => text(ruby, element).map(Some),
-            })
-            .collect::<Result<_, Error>>()?;
-        return Ok(Param::array(elements.iter().map(Option::as_deref)));
+        let elements = array.into_iter().map(|element| match element.is_nil() {
+            true => Ok(None),
+            false => text(ruby, element).map(Some),
+        });
+        return elements.collect::<Result<_, Error>>().map(Param::Array);
     }
     text(ruby, value).map(Param::Text)
 }

@@ -101,12 +101,12 @@ unsafe fn build_raw(
             }
             Ok(array)
         }
-        Returns::Records => {
+        Returns::Members | Returns::Seats | Returns::StreamSeats => {
             let keys = INTERNED.get().copied().unwrap_or([Qnil as VALUE; 8]);
             // SAFETY: see `build`.
             let array = unsafe { rb_ary_new_capa(rows.rows.len() as c_long) };
             for row in &rows.rows {
-                let record = Record::read(row).map_err(core)?;
+                let record = Record::read(row, returns).map_err(core)?;
                 // SAFETY: see `build`.
                 unsafe { rb_ary_push(array, hash(ruby, &keys, &record, zone)?) };
             }

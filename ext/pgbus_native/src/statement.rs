@@ -21,7 +21,7 @@ impl Statement {
 
     fn returns(ruby: &Ruby, this: &Statement) -> Symbol {
         ruby.to_symbol(match this.0.returns {
-            Returns::Records => "records",
+            Returns::Members | Returns::Seats | Returns::StreamSeats => "records",
             Returns::Texts => "texts",
             Returns::Number => "number",
             Returns::Changes => "changes",
