@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "fileutils"
+
 # bin/support/run.rb COMMAND...
 #
 # The second half of bin/env, once there is a Ruby: compiles the extension while the throwaway PostgreSQL
@@ -53,7 +55,8 @@ class Run
   end
 
   def compile
-    Dir.mkdir("tmp") unless Dir.exist?("tmp")
+    abort "bin/env: Ruby's mkmf cannot compile in a path with spaces: #{Dir.pwd}" if Dir.pwd.match?(/\s/)
+    FileUtils.mkdir_p("tmp")
     # Two at once would write the same files.
     File.open("Rakefile") do |rakefile|
       rakefile.flock(File::LOCK_EX)
