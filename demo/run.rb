@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "active_record"
 require "pgbus_native"
 require_relative "database"
 require_relative "play"
