@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_postgres::{CancelToken, NoTls};
 
@@ -188,6 +189,35 @@ impl Call {
         }
     }
 
+    /// Runs for a short while without taking a place in the queue or yielding to anybody: `None` if that is not
+    /// enough, then [`Call::run`] goes on from there. For a caller that holds something which it is slow to get
+    /// back.
+    pub fn run_briefly(&mut self, patience: Duration) -> Option<Result<Rows, Error>> {
+        if let Stage::New(request) = std::mem::replace(&mut self.stage, Stage::Over) {
+            match self.pool.enter(request) {
+                Turn::Queue(ticket) => self.stage = Stage::Queued(ticket),
+                Turn::Run(request, lease) => {
+                    if let Err(error) = self.start(vec![request], Party::alone(), lease) {
+                        return Some(Err(error));
+                    }
+                }
+            }
+        }
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Running(mut running) => match running.drive_briefly(patience) {
+                Some(outcome) => Some(running.finish(outcome)),
+                None => {
+                    self.stage = Stage::Running(running);
+                    None
+                }
+            },
+            stage => {
+                self.stage = stage;
+                None
+            }
+        }
+    }
+
     fn start(
         &mut self,
         requests: Vec<Request>,
@@ -264,6 +294,19 @@ impl Running {
                 biased;
                 outcome = future => Some(outcome),
                 () = interrupt.raised() => None,
+            }
+        })?
+    }
+
+    /// Drives the connection, without sleeping, until the outcome is there or the time is over.
+    fn drive_briefly(&mut self, patience: Duration) -> Option<Outcome> {
+        let future = self.future.as_mut();
+        let end = Instant::now() + patience;
+        self.driver.block_on(async {
+            tokio::select! {
+                biased;
+                outcome = future => Some(outcome),
+                () = async { while Instant::now() < end { yield_now().await } } => None,
             }
         })?
     }

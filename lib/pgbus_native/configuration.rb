@@ -12,6 +12,11 @@ module Pgbus
       # @return [Float, Integer] seconds that a call waits for a free connection, 5 by default
       attr_reader :checkout_timeout
 
+      # @return [Float, Integer] seconds for which a call may keep the GVL while it waits for the server, 0.0005 by
+      #   default, 0 for never. It does so only while another thread computes, which makes the GVL slow to come
+      #   back, and only while the server answers in time.
+      attr_reader :gvl_grace
+
       # @return [Symbol] `:auto`: native unless the outcome would differ; `:active_record`: always
       #   ActiveRecord's connection; `:native`: always native, also inside a transaction, for comparisons
       attr_reader :route
@@ -27,6 +32,7 @@ module Pgbus
       def initialize
         @pool_size = 4
         @checkout_timeout = 5
+        @gvl_grace = 0.0005
         @route = :auto
       end
 
@@ -48,6 +54,16 @@ module Pgbus
         end
 
         @checkout_timeout = seconds
+      end
+
+      # @param seconds [Numeric] at most 0.01: other threads stand still meanwhile
+      # @raise [ArgumentError]
+      def gvl_grace=(seconds)
+        unless seconds.is_a?(Numeric) && seconds.between?(0, 0.01)
+          raise ArgumentError, "gvl_grace must be a number of seconds from 0 to 0.01 (got #{seconds.inspect})"
+        end
+
+        @gvl_grace = seconds
       end
 
       # @param route [Symbol]

@@ -58,6 +58,7 @@ module Pgbus
                          prepared_statements: settings.prepared_statements?,
                          pool_size: configuration.pool_size,
                          checkout_timeout: configuration.checkout_timeout.to_f,
+                         gvl_grace: configuration.gvl_grace.to_f,
                          local_times: time_zone == :local
                        })
         rescue UnsupportedError => e

@@ -16,6 +16,7 @@ use pgbus_native_core::{
 use rb_sys::{rb_fiber_scheduler_current, rb_str_export_to_enc, rb_utf8_encoding};
 
 use crate::error::exception;
+use crate::grace::Grace;
 use crate::gvl::without_gvl;
 use crate::record;
 use crate::statement::Statement;
@@ -27,6 +28,7 @@ use crate::time::Zone;
 pub struct Database {
     core: CoreDatabase,
     zone: Zone,
+    grace: Grace,
 }
 
 impl magnus::DataTypeFunctions for Database {}
@@ -34,7 +36,8 @@ impl magnus::DataTypeFunctions for Database {}
 impl Database {
     /// `Database.new(keywords, session, options)`: `keywords` a Hash of libpq's connection keywords, all
     /// Strings; `session` an Array of `[name, :literal | :list | :default, value]`; `options` a Hash with
-    /// `:prepared_statements`, `:pool_size`, `:checkout_timeout` (seconds) and `:local_times`.
+    /// `:prepared_statements`, `:pool_size`, `:checkout_timeout` and `:gvl_grace` (seconds) and
+    /// `:local_times`.
     fn new(
         ruby: &Ruby,
         keywords: RHash,
@@ -54,12 +57,11 @@ impl Database {
             .collect::<Result<_, _>>()?;
         config.prepared_statements = options.fetch(ruby.to_symbol("prepared_statements"))?;
         config.pool_size = options.fetch(ruby.to_symbol("pool_size"))?;
-        let timeout: f64 = options.fetch(ruby.to_symbol("checkout_timeout"))?;
-        config.checkout_timeout = Duration::try_from_secs_f64(timeout)
-            .map_err(|error| Error::new(ruby.exception_arg_error(), error.to_string()))?;
+        config.checkout_timeout = seconds(ruby, options, "checkout_timeout")?;
         let local: bool = options.fetch(ruby.to_symbol("local_times"))?;
         Ok(Database {
             core: CoreDatabase::new(config),
+            grace: Grace::new(seconds(ruby, options, "gvl_grace")?),
             zone: if local { Zone::Local } else { Zone::Utc },
         })
     }
@@ -82,7 +84,7 @@ impl Database {
         let call = this.core.call(request);
         // SAFETY: the GVL is held.
         let answer = if unsafe { Value::from_raw(rb_fiber_scheduler_current()) }.is_nil() {
-            perform(ruby, call)?
+            perform(ruby, call, &this.grace)?
         } else {
             perform_for_fiber(ruby, call)?
         };
@@ -131,13 +133,28 @@ pub fn finish_cancelling(ruby: &Ruby, seconds: f64) -> Result<(), Error> {
     .map(|_| ())
 }
 
+fn seconds(ruby: &Ruby, options: RHash, name: &str) -> Result<Duration, Error> {
+    let seconds: f64 = options.fetch(ruby.to_symbol(name))?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|error| Error::new(ruby.exception_arg_error(), format!("{name}: {error}")))
+}
+
 /// Runs a call on this thread, without the GVL. An exception that arrives meanwhile gives the call up.
-fn perform(ruby: &Ruby, mut call: Call) -> Result<Result<Rows, CoreError>, Error> {
+fn perform(ruby: &Ruby, mut call: Call, grace: &Grace) -> Result<Result<Rows, CoreError>, Error> {
+    if let Some(patience) = grace.patience() {
+        if let Some(answer) = call.run_briefly(patience) {
+            return Ok(answer);
+        }
+        grace.was_in_vain();
+    }
     let interrupt = Interrupt::new();
     loop {
         interrupt.lower();
-        if let Some(Some(answer)) = without_gvl(ruby, &interrupt, || call.run(&interrupt))? {
-            return Ok(answer);
+        if let Some(done) = without_gvl(ruby, &interrupt, || call.run(&interrupt))? {
+            if let Some(answer) = done.result {
+                grace.got_back_after(done.waited);
+                return Ok(answer);
+            }
         }
         // A signal's handler may return; then the wait goes on. An exception drops the call.
         ruby.thread_check_ints()?;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use magnus::{Error, Ruby};
 use pgbus_native_core::Interrupt;
@@ -11,6 +12,15 @@ use rb_sys::rb_thread_call_without_gvl2;
 struct Work<F, T> {
     work: Option<F>,
     result: Option<Result<T, Box<dyn Any + Send>>>,
+    ended: Option<Instant>,
+}
+
+/// What came of work done without the GVL.
+pub struct Done<T> {
+    /// Its result.
+    pub result: T,
+    /// How long it took to get the GVL back.
+    pub waited: Duration,
 }
 
 /// Runs `work` without the GVL; it must not touch Ruby. `None` if Ruby has an interrupt pending (a signal, a
@@ -19,7 +29,11 @@ struct Work<F, T> {
 /// # Errors
 ///
 /// A RuntimeError if `work` panics.
-pub fn without_gvl<F, T>(ruby: &Ruby, interrupt: &Interrupt, work: F) -> Result<Option<T>, Error>
+pub fn without_gvl<F, T>(
+    ruby: &Ruby,
+    interrupt: &Interrupt,
+    work: F,
+) -> Result<Option<Done<T>>, Error>
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -27,6 +41,7 @@ where
     let mut work = Work {
         work: Some(work),
         result: None,
+        ended: None,
     };
     // SAFETY: both pointers outlive the call, which returns only after `carry_out` has. Ruby unregisters
     // `wake` before it returns. This variant never raises, so no Rust frame is jumped over.
@@ -40,7 +55,10 @@ where
     }
     match work.result {
         None => Ok(None),
-        Some(Ok(result)) => Ok(Some(result)),
+        Some(Ok(result)) => Ok(Some(Done {
+            result,
+            waited: work.ended.map(|ended| ended.elapsed()).unwrap_or_default(),
+        })),
         Some(Err(panic)) => Err(panicked(ruby, panic.as_ref())),
     }
 }
@@ -67,6 +85,7 @@ where
     if let Some(run) = work.work.take() {
         // A panic must not unwind into Ruby's frames.
         work.result = Some(catch_unwind(AssertUnwindSafe(run)));
+        work.ended = Some(Instant::now());
     }
     std::ptr::null_mut()
 }

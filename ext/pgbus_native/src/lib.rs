@@ -7,6 +7,7 @@ use magnus::{Error, Module, Object, Ruby, function};
 
 mod database;
 mod error;
+mod grace;
 mod gvl;
 mod json;
 mod record;

@@ -1,0 +1,68 @@
+//! When a call keeps the GVL while it waits for the server.
+//!
+//! Ruby takes up to a hundred milliseconds to give the GVL back to a thread while another one computes, a
+//! thousand times what a near server needs for an answer. Then it is better to keep it for that long. Where
+//! nothing computes it comes back at once, and keeping it would only hold up other calls; and a server that is
+//! not near enough does not answer in time. Both are found out as calls go by.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Getting the GVL back took so long that something computes.
+const SLOW: Duration = Duration::from_millis(10);
+/// What was found out is trusted for so long.
+const TRUST: Duration = Duration::from_secs(1);
+
+/// Whether calls on one database keep the GVL for a moment.
+#[derive(Debug)]
+pub struct Grace {
+    patience: Duration,
+    /// Until when something is known to compute, in milliseconds.
+    contended_until: AtomicU64,
+    /// Until when the server is known not to answer in time, in milliseconds.
+    hopeless_until: AtomicU64,
+}
+
+impl Grace {
+    /// For at most `patience` a call; never if that is zero.
+    pub fn new(patience: Duration) -> Grace {
+        Grace {
+            patience,
+            contended_until: AtomicU64::new(0),
+            hopeless_until: AtomicU64::new(0),
+        }
+    }
+
+    /// How long to keep the GVL for a call that begins now, if at all.
+    pub fn patience(&self) -> Option<Duration> {
+        if self.contended_until.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let now = milliseconds();
+        let worth_it = now < self.contended_until.load(Ordering::Relaxed)
+            && now >= self.hopeless_until.load(Ordering::Relaxed);
+        worth_it.then_some(self.patience)
+    }
+
+    /// Learns how long it took to get the GVL back.
+    pub fn got_back_after(&self, waited: Duration) {
+        if waited >= SLOW && !self.patience.is_zero() {
+            self.contended_until.store(later(), Ordering::Relaxed);
+        }
+    }
+
+    /// Learns that a call was not answered in time.
+    pub fn was_in_vain(&self) {
+        self.hopeless_until.store(later(), Ordering::Relaxed);
+    }
+}
+
+fn milliseconds() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+fn later() -> u64 {
+    milliseconds() + TRUST.as_millis() as u64
+}
