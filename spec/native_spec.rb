@@ -74,6 +74,7 @@ RSpec.describe "Pgbus::Native", implementation: Implementation::AUTO do
 
           expect { presence.count }.to raise_error(ActiveRecord::ConnectionNotEstablished)
           blocked.kill.join
+          wait_until("its query is cancelled") { blocked_sessions.zero? }
         end
       end
     end
