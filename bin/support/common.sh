@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # variables are used by those who source this
 # What the scripts in bin/ share. Sourced, never run.
 
 project=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
@@ -43,5 +43,4 @@ postgres_bin() {
 
 # In a Debian root that bin/setup made: present only once it is complete. It holds a checksum of the
 # package list, so that a longer list is noticed.
-# shellcheck disable=SC2034 # used by those who source this
 root_stamp=etc/pgbus_native-packages
