@@ -269,16 +269,14 @@ impl Drop for Call {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Queued(ticket) => self.pool.leave(&ticket),
             Stage::Running(running) => {
-                CANCELLING.fetch_add(1, Ordering::SeqCst);
-                let cancelling = thread::Builder::new()
+                let under_way = UnderWay::new();
+                // Without a thread to be had, the connection is closed with its statement still running.
+                let _ = thread::Builder::new()
                     .name("pgbus cancel".to_owned())
                     .spawn(move || {
                         running.end_without_caller();
-                        CANCELLING.fetch_sub(1, Ordering::SeqCst);
+                        drop(under_way);
                     });
-                if cancelling.is_err() {
-                    CANCELLING.fetch_sub(1, Ordering::SeqCst);
-                }
             }
             Stage::New(_) | Stage::Over => {}
         }
@@ -353,12 +351,33 @@ impl Running {
     }
 }
 
-static CANCELLING: AtomicUsize = AtomicUsize::new(0);
+/// How many cancel requests this process has under way.
+static CANCELLING: PerProcess<AtomicUsize> = PerProcess::new();
+
+fn cancelling() -> &'static AtomicUsize {
+    CANCELLING.get_or_init(AtomicUsize::default)
+}
+
+/// A cancel request under way.
+struct UnderWay;
+
+impl UnderWay {
+    fn new() -> UnderWay {
+        cancelling().fetch_add(1, Ordering::SeqCst);
+        UnderWay
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        cancelling().fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// Waits until the cancel requests under way are done, at most `patience`. For a process about to end.
 pub fn finish_cancelling(patience: Duration) {
     let deadline = Instant::now() + patience;
-    while CANCELLING.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+    while cancelling().load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -449,7 +468,7 @@ fn carry_out<'a>(session: &'a mut Session, requests: &'a [Request]) -> Results<'
                 }
                 results
             }
-            Err(error @ Error::Broken(_)) => vec![Err(error); requests.len()],
+            Err(error) if !is_of_one_row(&error) => vec![Err(error); requests.len()],
             // One of them is at fault, and nothing has happened.
             Err(_) => {
                 let (first, second) = requests.split_at(requests.len() / 2);
@@ -459,6 +478,19 @@ fn carry_out<'a>(session: &'a mut Session, requests: &'a [Request]) -> Results<'
             }
         }
     })
+}
+
+/// Whether a row's own content can be what the server refuses, by the class of its SQLSTATE: cardinality, data,
+/// constraints, triggers, size. Anything else (a timeout, a lock, a missing table) would meet each row alike.
+fn is_of_one_row(error: &Error) -> bool {
+    let class = error.code().and_then(|code| code.get(..2));
+    matches!(
+        (error, class),
+        (
+            Error::Server(_),
+            Some("21" | "22" | "23" | "38" | "39" | "44" | "54" | "P0")
+        )
+    )
 }
 
 /// Sorts a batch's rows by the request that each answers.

@@ -325,14 +325,19 @@ statements! {
     TOUCH_MEMBER: Changes, batch: TOUCH_MEMBERS MEMBER, repeatable: true,
         touch_member!(no_seat!());
 
-    /// `$1` stream, `$2` connections; answers with those it found.
-    TOUCH_SEATS: Texts, batch: TOUCH_EACH_SEAT SEAT, repeatable: true,
-        "WITH found AS MATERIALIZED (
+    /// `$1` stream, `$2` connection; answers with it if it is there.
+    TOUCH_SEAT: Texts, batch: TOUCH_EACH_SEAT SEAT, repeatable: true,
+        "UPDATE pgbus_presence_members m SET last_seen_at = NOW()
+         WHERE m.stream_name = $1 AND m.connection_id = $2::text
+         RETURNING m.connection_id::text AS connection_id";
+
+    /// `$1` stream, `$2` connections; answers with those that are there.
+    TOUCH_SEATS: Texts, repeatable: true,
+        "UPDATE pgbus_presence_members m SET last_seen_at = NOW()
+         WHERE m.stream_name = $1 AND m.connection_id = ANY (ARRAY(
            SELECT m.connection_id FROM pgbus_presence_members m
            WHERE m.stream_name = $1 AND m.connection_id = ANY ($2::text[])
-           ORDER BY m.connection_id FOR NO KEY UPDATE)
-         UPDATE pgbus_presence_members m SET last_seen_at = NOW() FROM found
-         WHERE m.stream_name = $1 AND m.connection_id = found.connection_id
+           ORDER BY m.connection_id FOR NO KEY UPDATE)::text[])
          RETURNING m.connection_id::text AS connection_id";
 
     /// `$1` stream, `$2` connection, `$3` the state to merge in.
@@ -431,7 +436,7 @@ statements! {
     /// A batch of [`TOUCH_MEMBER`].
     TOUCH_MEMBERS: Changes, repeatable: true, touch_members!(no_seat!());
 
-    /// A batch of [`TOUCH_SEATS`], each for one connection.
+    /// A batch of [`TOUCH_SEAT`].
     TOUCH_EACH_SEAT: Texts, repeatable: true, concat!(
         given!("$1::text[], $2::text[]", "stream_name, connection_id"),
         found!("connection_id", "TRUE", "FOR NO KEY UPDATE"),

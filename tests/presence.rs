@@ -268,7 +268,8 @@ fn every_statement_runs_without_names_too() {
             | "TOUCH_MEMBER_BEFORE_SEATS"
             | "LEAVE_MEMBER"
             | "LEAVE_MEMBER_BEFORE_SEATS"
-            | "LEAVE_SEAT" => &["room", "7"],
+            | "LEAVE_SEAT"
+            | "TOUCH_SEAT" => &["room", "7"],
             "MEMBERS" | "MEMBERS_BEFORE_SEATS" | "COUNT" => &["room"],
             "SWEEP" | "SWEEP_BEFORE_SEATS" => &["room", "2000-01-01"],
             "STALE_STREAMS" => &["1.5"],
@@ -536,6 +537,32 @@ fn one_bad_row_does_not_fail_its_neighbours() {
     let refused = answers.remove(3).unwrap_err();
     assert_eq!(refused.code(), Some("22001"));
     assert_eq!(ids(&answers), ["c0", "c1", "c2", "c4", "c5", "c6"]);
+}
+
+#[test]
+fn what_no_row_is_to_blame_for_is_told_to_all_at_once() {
+    let table = Table::with_seats();
+    table.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN PERFORM pg_sleep(10); RETURN new; END';
+         CREATE TRIGGER slow BEFORE INSERT ON pgbus_presence_members
+           FOR EACH ROW EXECUTE FUNCTION slow()",
+    );
+    let mut config = table.config();
+    config.session.push(Setting {
+        name: "statement_timeout".to_owned(),
+        value: SettingValue::Literal("500ms".to_owned()),
+    });
+    let joins = (0..8).map(|n| {
+        let id = format!("c{n}");
+        request(&sql::JOIN_SEAT, &["room", "7", "{}", &id, "tab"])
+    });
+    let begun = Instant::now();
+    let (answers, _) = run_together_with(config, &table, joins.collect());
+    for answer in answers {
+        assert_eq!(answer.unwrap_err().code(), Some("57014"));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(4));
 }
 
 #[test]

@@ -26,21 +26,37 @@ module Pgbus
       # @param statement [Statement]
       # @param params [Array<String, Array<String>, nil>]
       # @return [Array<Hash>, Array<String>, Integer] as {Database#run} does
-      # @raise [PG::Error] as the server refuses
+      # @raise [PG::Error] as the server refuses; PG::ConnectionBad if the connection is lost
       def run(statement, params)
         self.class.count
+        params = params.map { |param| param.is_a?(Array) ? array(param) : param }
         @pool.with_connection do |connection|
           # Threads may share a pinned connection; libpq takes one statement at a time.
-          connection.lock.synchronize do
-            build(statement, connection.raw_connection.exec_params(statement.sql, encode(params)))
-          end
+          connection.lock.synchronize { execute(connection, statement, params) }
         end
       end
 
       private
 
-      def encode(params)
-        params.map { |param| param.is_a?(Array) ? Streams::Presence.text_array(param) : param }
+      def execute(connection, statement, params)
+        build(statement, connection.raw_connection.exec_params(statement.sql, params))
+      rescue PG::ConnectionBad, PG::UnableToSend => e
+        # ActiveRecord is not told by the raw connection; it connects again when it knows.
+        connection.disconnect! unless connection.transaction_open?
+        raise e if e.is_a?(PG::ConnectionBad)
+
+        raise PG::ConnectionBad, e.message
+      end
+
+      def array(texts)
+        Streams::Presence.text_array(texts.map { |text| utf8(text) })
+      end
+
+      # As the pg gem does with a text of its own: what cannot be transcoded is left to the server.
+      def utf8(text)
+        [Encoding::UTF_8, Encoding::BINARY].include?(text.encoding) ? text : text.encode(Encoding::UTF_8)
+      rescue EncodingError
+        text
       end
 
       def build(statement, result)

@@ -10,22 +10,29 @@ module Pgbus
       def self.text(cutoff)
         case cutoff
         when nil then nil
-        # A DateTime is a Date as well, but an instant.
-        when Time, DateTime then instant(cutoff.to_time)
+        when Time then instant(cutoff.getutc)
+        when DateTime then instant(utc(cutoff.new_offset(0)))
         else cutoff.to_s
         end
       end
 
       # Rounded up to whole microseconds, in which the server counts: the same rows are older.
       def self.instant(time)
-        time = time.getutc.ceil(6)
+        time = time.ceil(6)
         year = time.year
         return "#{time.strftime("%Y-%m-%d %H:%M:%S.%6N")}+00" if year.positive?
 
         # PostgreSQL counts years before 1 as BC.
         format("%<year>04d%<rest>s+00 BC", year: 1 - year, rest: time.strftime("-%m-%d %H:%M:%S.%6N"))
       end
-      private_class_method :instant
+
+      # DateTime#to_time depends on ActiveSupport's version and settings.
+      def self.utc(datetime)
+        Time.utc(datetime.year, datetime.month, datetime.day, datetime.hour, datetime.minute,
+                 datetime.second + datetime.sec_fraction)
+      end
+
+      private_class_method :instant, :utc
     end
   end
 end

@@ -250,9 +250,11 @@ module Pgbus
       end
 
       def touch_seats(connection_ids)
-        return [] if connection_ids.empty?
-
-        run(Native::Statements::TOUCH_SEATS, connection_ids)
+        case connection_ids.size
+        when 0 then []
+        when 1 then run(Native::Statements::TOUCH_SEAT, connection_ids.first)
+        else run(Native::Statements::TOUCH_SEATS, connection_ids)
+        end
       end
 
       def check_one_key(method, member_id, connection_id)

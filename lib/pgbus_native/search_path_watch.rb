@@ -1,5 +1,8 @@
 # frozen_string_literal: true
 
+require "active_support"
+require "active_support/lazy_load_hooks"
+
 module Pgbus
   module Native
     # Notices on an ActiveRecord connection that its schema search path has been changed at run time, as apps
