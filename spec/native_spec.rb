@@ -12,10 +12,11 @@ RSpec.describe "Pgbus::Native", implementation: Implementation::AUTO do
   end
 
   # The native connections, as the server sees them: all but ActiveRecord's and our own.
+  # The sessions that neither this example's helpers nor ActiveRecord hold.
   def native_sessions
-    base.connection_handler.clear_all_connections!(:all)
-    sql("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-         AND backend_type = 'client backend'").pluck("pid")
+    pids = sql("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+                AND backend_type = 'client backend'").pluck("pid").map(&:to_i)
+    pids - base.connection_pool.connections.filter_map { |connection| connection.raw_connection.backend_pid }
   end
 
   # A native pool of its own for the time of the block.
@@ -62,6 +63,19 @@ RSpec.describe "Pgbus::Native", implementation: Implementation::AUTO do
 
         expect(Pgbus::Native.stats).to include(pool_size: 2, connections: 1..2)
         expect((native_sessions - others).size).to be_between(1, 2)
+      end
+    end
+
+    it "closes the native connections when ActiveRecord's pool is told to disconnect, and connects again" do
+      others = native_sessions
+      with_native_settings(pool_size: 2) do
+        presence.join(member_id: "7")
+        expect((native_sessions - others).size).to eq(1)
+
+        base.connection_pool.disconnect!
+        wait_until("the server has noticed") { (native_sessions - others).empty? }
+        expect(Pgbus::Native.stats).to include(connections: 0)
+        expect(presence.count).to eq(1)
       end
     end
 

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "connection_settings"
+require_relative "pool_watch"
 
 module Pgbus
   module Native
@@ -26,6 +27,14 @@ module Pgbus
           else
             @lock.synchronize { find_or_make(db_config, time_zone) }
           end
+        end
+
+        # Closes the unused connections of a database; the next call connects again.
+        #
+        # @param db_config [ActiveRecord::DatabaseConfigurations::DatabaseConfig]
+        # @return [void]
+        def disconnect(db_config)
+          @databases[db_config]&.each_value { |database| database&.close_idle }
         end
 
         # @return [Hash{Symbol => Integer}] the sums of {Database#stats}

@@ -69,7 +69,10 @@ module Pgbus
 
       def remove_methods(owner, file)
         (owner.instance_methods(false) + owner.private_instance_methods(false)).each do |name|
-          owner.send(:remove_method, name) if owner.instance_method(name).source_location&.first == file
+          next unless owner.instance_method(name).source_location&.first == file
+
+          # Ruby warns of a missing initialize, and of a redefined one unless it has an alias.
+          name == :initialize ? owner.send(:alias_method, name, name) : owner.send(:remove_method, name)
         end
       end
     end

@@ -69,8 +69,8 @@ module Pgbus
       #
       # @return [Hash{Symbol => Object}] `pool_size:` (connections allowed for each database),
       #   `connections:` (held now), `busy:` (of those, in use), `connects:` (connections made so far),
-      #   `calls: { native:, active_record: }` (calls by route) and `retries:` (statements repeated because
-      #   their connection broke); all Integers
+      #   `calls: { native:, active_record: }` (calls by route), `batched:` (calls that were run along in another
+      #   one's statement) and `retries:` (statements repeated because their connection broke); all Integers
       def stats
         databases = enabled? ? Databases.stats : {}
         {
@@ -82,6 +82,7 @@ module Pgbus
             native: databases.fetch(:calls, 0),
             active_record: enabled? ? ActiveRecordRoute.calls : 0
           },
+          batched: databases.fetch(:batched, 0),
           retries: databases.fetch(:retries, 0)
         }
       end

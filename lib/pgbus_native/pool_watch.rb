@@ -1,0 +1,20 @@
+# frozen_string_literal: true
+
+require "active_support"
+require "active_support/lazy_load_hooks"
+
+module Pgbus
+  module Native
+    # Closes the native connections with ActiveRecord's, when a pool is told to disconnect: before a fork, before a
+    # database is dropped, when another one is established. Prepended to ActiveRecord's connection pool.
+    module PoolWatch
+      def disconnect!(...)
+        super.tap { Databases.disconnect(db_config) }
+      end
+    end
+  end
+end
+
+ActiveSupport.on_load(:active_record) do
+  ActiveRecord::ConnectionAdapters::ConnectionPool.prepend(Pgbus::Native::PoolWatch)
+end
