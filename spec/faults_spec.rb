@@ -171,6 +171,21 @@ RSpec.describe "Presence when the database goes away", :fault_server, implementa
       end
     end
 
+    it "cancels on the server what it repeats, where the network broke: nothing takes effect late" do
+      through_a_proxy do |proxy|
+        calling = nil
+        server.while_locked("SELECT * FROM pgbus_presence_members FOR UPDATE") do
+          calling = in_thread { presence.join(member_id: "7", connection_id: "c1")["connection_id"] }
+          first = wait_until("the call waits") { server.blocked.first }
+          proxy.cut
+          wait_until("the call waits again") { (server.blocked - [first]).any? }
+          wait_until("only the repeated one waits") { !server.blocked.include?(first) }
+        end
+
+        expect(calling.value).to eq("c1")
+      end
+    end
+
     it "raises PG::ConnectionBad where seats are being expired, and the next sweep reports them" do
       ttl_for = ->(_) { 100 }
       server.while_locked("SELECT 1") do |lock|
