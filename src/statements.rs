@@ -8,6 +8,8 @@
 //!   times keep theirs: `timestamp` and `timestamptz` mean different things.
 //! - Statements that change several rows lock them in key order, and sweepers pass over rows that others
 //!   have locked, so that no two of them can deadlock.
+//! - Locked rows are found again by their place (`ctid`), which is quick. A place says nothing across the
+//!   partitions of a table, so the conditions on the row are repeated beside it.
 //! - A destructive statement names `connection_id IS NULL` for member-keyed rows. On a table that was last
 //!   seen without that column it asks the row itself (`to_jsonb(m)`), so that it cannot take a seat when the
 //!   column has been added since.
@@ -135,13 +137,13 @@ macro_rules! members {
 macro_rules! sweep {
     ($member_keyed:expr) => {
         concat!(
-            "WITH stale AS MATERIALIZED (
-               SELECT m.member_id FROM pgbus_presence_members m
+            "DELETE FROM pgbus_presence_members m
+             WHERE m.ctid = ANY (ARRAY(
+               SELECT m.ctid FROM pgbus_presence_members m
                WHERE m.stream_name = $1 AND m.last_seen_at < $2::timestamptz AND ",
             $member_keyed,
-            "  ORDER BY m.member_id FOR UPDATE SKIP LOCKED)
-             DELETE FROM pgbus_presence_members m USING stale
-             WHERE m.stream_name = $1 AND m.member_id = stale.member_id AND ",
+            "  ORDER BY m.member_id FOR UPDATE SKIP LOCKED))
+               AND m.stream_name = $1 AND m.last_seen_at < $2::timestamptz AND ",
             $member_keyed,
             " RETURNING ",
             member_columns!()
@@ -331,14 +333,17 @@ statements! {
          WHERE m.stream_name = $1 AND m.connection_id = $2::text
          RETURNING m.connection_id::text AS connection_id";
 
-    /// `$1` stream, `$2` connections; answers with those that are there.
+    /// `$1` stream, `$2` connections; answers with those that are there. A row that was changed between the
+    /// snapshot and the lock has moved, so that the update does not see it: whoever changed it has touched it.
     TOUCH_SEATS: Texts, repeatable: true,
-        "UPDATE pgbus_presence_members m SET last_seen_at = NOW()
-         WHERE m.stream_name = $1 AND m.connection_id = ANY (ARRAY(
-           SELECT m.connection_id FROM pgbus_presence_members m
+        "WITH found AS MATERIALIZED (
+           SELECT m.ctid AS place, m.connection_id FROM pgbus_presence_members m
            WHERE m.stream_name = $1 AND m.connection_id = ANY ($2::text[])
-           ORDER BY m.connection_id FOR NO KEY UPDATE)::text[])
-         RETURNING m.connection_id::text AS connection_id";
+           ORDER BY m.connection_id FOR NO KEY UPDATE),
+         touched AS (
+           UPDATE pgbus_presence_members m SET last_seen_at = NOW()
+           WHERE m.ctid = ANY (ARRAY(SELECT place FROM found)) AND m.stream_name = $1)
+         SELECT connection_id::text AS connection_id FROM found";
 
     /// `$1` stream, `$2` connection, `$3` the state to merge in.
     SET_STATE: Seats, batch: SET_STATES SEAT, repeatable: true, concat!(
@@ -390,13 +395,14 @@ statements! {
         "WITH ttls AS MATERIALIZED (
            SELECT * FROM unnest($1::text[], $2::float8[]) AS t (stream_name, seconds)),
          stale AS MATERIALIZED (
-           SELECT m.stream_name, m.connection_id
+           SELECT m.ctid AS place
            FROM ttls JOIN pgbus_presence_members m ON m.stream_name = ttls.stream_name
            WHERE m.connection_id IS NOT NULL AND m.last_seen_at < NOW() - make_interval(secs => ttls.seconds)
            ORDER BY m.stream_name, m.connection_id LIMIT $3
            FOR UPDATE OF m SKIP LOCKED)
-         DELETE FROM pgbus_presence_members m USING stale
-         WHERE m.stream_name = stale.stream_name AND m.connection_id = stale.connection_id
+         DELETE FROM pgbus_presence_members m USING ttls
+         WHERE m.ctid = ANY (ARRAY(SELECT place FROM stale)) AND m.stream_name = ttls.stream_name
+           AND m.connection_id IS NOT NULL AND m.last_seen_at < NOW() - make_interval(secs => ttls.seconds)
          RETURNING ",
         seat_columns!(),
         ", m.stream_name::text AS stream_name"

@@ -3,52 +3,107 @@
 //! What this reader is not certain to read like Ruby's own (nesting beyond 100, integers beyond 64 bits, lone
 //! surrogates, numbers out of range) it refuses, and the caller lets Ruby read it.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::os::raw::c_long;
 
 use rb_sys::{
-    Qfalse, Qnil, Qtrue, VALUE, rb_ary_new, rb_ary_push, rb_enc_interned_str, rb_float_new,
-    rb_hash_aset, rb_hash_new, rb_ll2inum, rb_ull2inum, rb_utf8_encoding, rb_utf8_str_new,
+    Qfalse, Qnil, Qtrue, VALUE, rb_ary_entry, rb_ary_new, rb_ary_push, rb_enc_interned_str,
+    rb_float_new, rb_hash_bulk_insert, rb_hash_new, rb_ll2inum, rb_ull2inum, rb_utf8_encoding,
+    rb_utf8_str_new,
 };
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// `JSON.parse`'s `max_nesting`.
 const MAX_NESTING: u32 = 100;
 
-/// Reads a whole text, or refuses it.
-///
-/// # Safety
-///
-/// Called with the GVL and inside `protect`.
-pub unsafe fn parse(text: &[u8]) -> Option<VALUE> {
-    if text == b"{}" {
-        // SAFETY: the caller holds the GVL.
-        return Some(unsafe { rb_hash_new() });
+/// Reads the JSON texts of one result, which use the same keys again and again.
+pub struct Reader {
+    /// Where in `interned` a key is.
+    places: RefCell<HashMap<Box<str>, c_long>>,
+    /// A Ruby Array of the keys, which keeps them alive and knows where the GC has moved them.
+    interned: VALUE,
+}
+
+impl Reader {
+    /// A reader without keys yet.
+    ///
+    /// # Safety
+    ///
+    /// Called with the GVL and inside `protect`; the reader stays on the stack, where Ruby's GC finds its Array.
+    pub unsafe fn new() -> Reader {
+        Reader {
+            places: RefCell::default(),
+            // SAFETY: the caller holds the GVL.
+            interned: unsafe { rb_ary_new() },
+        }
     }
-    let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let value = Any { depth: 0 }.deserialize(&mut deserializer).ok()?;
-    deserializer.end().ok()?;
-    Some(value)
+
+    /// Reads a whole text, or refuses it.
+    ///
+    /// # Safety
+    ///
+    /// Called with the GVL and inside `protect`.
+    pub unsafe fn parse(&self, text: &[u8]) -> Option<VALUE> {
+        if text == b"{}" {
+            // SAFETY: the caller holds the GVL.
+            return Some(unsafe { rb_hash_new() });
+        }
+        let text = std::str::from_utf8(text).ok()?;
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let any = Any {
+            reader: self,
+            depth: 0,
+        };
+        let value = any.deserialize(&mut deserializer).ok()?;
+        deserializer.end().ok()?;
+        Some(value)
+    }
+
+    /// The frozen String for an object's key, shared between all records.
+    fn key(&self, key: &str) -> VALUE {
+        /// So that objects with ever new keys do not fill the memory.
+        const MOST_KEYS: usize = 256;
+        let mut places = self.places.borrow_mut();
+        if let Some(&place) = places.get(key) {
+            // SAFETY: as for `Any`.
+            return unsafe { rb_ary_entry(self.interned, place) };
+        }
+        // SAFETY: as for `Any`.
+        let string = unsafe {
+            rb_enc_interned_str(key.as_ptr().cast(), key.len() as c_long, rb_utf8_encoding())
+        };
+        if places.len() < MOST_KEYS {
+            let place = places.len() as c_long;
+            // SAFETY: as for `Any`.
+            unsafe { rb_ary_push(self.interned, string) };
+            places.insert(key.into(), place);
+        }
+        string
+    }
 }
 
 /// Any JSON value, at a depth. The Ruby objects that are being built live in locals, where Ruby's GC looks.
 #[derive(Clone, Copy)]
-struct Any {
+struct Any<'r> {
+    reader: &'r Reader,
     depth: u32,
 }
 
-impl Any {
-    fn inside<E: Error>(self) -> Result<Any, E> {
+impl Any<'_> {
+    fn inside<E: Error>(self) -> Result<Self, E> {
         if self.depth == MAX_NESTING {
             return Err(E::custom("nesting"));
         }
         Ok(Any {
             depth: self.depth + 1,
+            ..self
         })
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Any {
+impl<'de> DeserializeSeed<'de> for Any<'_> {
     type Value = VALUE;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<VALUE, D::Error> {
@@ -58,7 +113,7 @@ impl<'de> DeserializeSeed<'de> for Any {
 
 // SAFETY of the calls below: `parse` is called with the GVL; pointers and lengths come from Rust slices.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl<'de> Visitor<'de> for Any {
+impl<'de> Visitor<'de> for Any<'_> {
     type Value = VALUE;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -111,19 +166,55 @@ impl<'de> Visitor<'de> for Any {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<VALUE, A::Error> {
         let inside = self.inside()?;
         let hash = unsafe { rb_hash_new() };
-        while let Some(key) = entries.next_key_seed(Key)? {
-            let value = entries.next_value_seed(inside)?;
-            unsafe { rb_hash_aset(hash, key, value) };
+        let mut pairs = Pairs::new(hash);
+        while let Some(key) = entries.next_key_seed(Key(self.reader))? {
+            pairs.push(key, entries.next_value_seed(inside)?);
         }
+        pairs.insert();
         Ok(hash)
     }
 }
 
-/// An object's key: a frozen String, shared between all records.
-#[derive(Clone, Copy)]
-struct Key;
+/// Keys and values on their way into a Hash, on the stack, where Ruby's GC looks. A few at once go in faster.
+pub struct Pairs {
+    hash: VALUE,
+    values: [VALUE; 16],
+    length: usize,
+}
 
-impl<'de> DeserializeSeed<'de> for Key {
+impl Pairs {
+    /// None yet.
+    pub fn new(hash: VALUE) -> Pairs {
+        Pairs {
+            hash,
+            values: [Qnil as VALUE; 16],
+            length: 0,
+        }
+    }
+
+    /// Adds a pair; the key is a frozen String.
+    pub fn push(&mut self, key: VALUE, value: VALUE) {
+        if self.length == self.values.len() {
+            self.insert();
+        }
+        self.values[self.length] = key;
+        self.values[self.length + 1] = value;
+        self.length += 2;
+    }
+
+    /// Puts the pairs into the Hash.
+    pub fn insert(&mut self) {
+        // SAFETY: as for `Any`; the pointer and the length are this array's.
+        unsafe { rb_hash_bulk_insert(self.length as c_long, self.values.as_ptr(), self.hash) };
+        self.length = 0;
+    }
+}
+
+/// An object's key.
+#[derive(Clone, Copy)]
+struct Key<'r>(&'r Reader);
+
+impl<'de> DeserializeSeed<'de> for Key<'_> {
     type Value = VALUE;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<VALUE, D::Error> {
@@ -131,7 +222,7 @@ impl<'de> DeserializeSeed<'de> for Key {
     }
 }
 
-impl Visitor<'_> for Key {
+impl Visitor<'_> for Key<'_> {
     type Value = VALUE;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -139,9 +230,6 @@ impl Visitor<'_> for Key {
     }
 
     fn visit_str<E>(self, key: &str) -> Result<VALUE, E> {
-        // SAFETY: as for `Any`.
-        Ok(unsafe {
-            rb_enc_interned_str(key.as_ptr().cast(), key.len() as c_long, rb_utf8_encoding())
-        })
+        Ok(self.0.key(key))
     }
 }

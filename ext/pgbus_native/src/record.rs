@@ -10,11 +10,11 @@ use pgbus_native_core::record::{self, Record};
 use pgbus_native_core::{Error as CoreError, Returns, Rows};
 use rb_sys::{
     Qnil, VALUE, rb_ary_new_capa, rb_ary_push, rb_enc_interned_str, rb_gc_register_mark_object,
-    rb_hash_aset, rb_hash_new, rb_hash_new_capa, rb_utf8_encoding, rb_utf8_str_new,
+    rb_hash_new, rb_utf8_encoding, rb_utf8_str_new,
 };
 
 use crate::error::exception;
-use crate::json;
+use crate::json::{Pairs, Reader};
 use crate::time::{self, Zone};
 
 /// The keys of a record, in the order of its columns.
@@ -103,12 +103,14 @@ unsafe fn build_raw(
         }
         Returns::Members | Returns::Seats | Returns::StreamSeats => {
             let keys = INTERNED.get().copied().unwrap_or([Qnil as VALUE; 8]);
+            // SAFETY: see `build`; it stays on this stack.
+            let reader = unsafe { Reader::new() };
             // SAFETY: see `build`.
             let array = unsafe { rb_ary_new_capa(rows.rows.len() as c_long) };
             for row in &rows.rows {
                 let record = Record::read(row, returns).map_err(core)?;
                 // SAFETY: see `build`.
-                unsafe { rb_ary_push(array, hash(ruby, &keys, &record, zone)?) };
+                unsafe { rb_ary_push(array, hash(ruby, &keys, &reader, &record, zone)?) };
             }
             Ok(array)
         }
@@ -118,6 +120,7 @@ unsafe fn build_raw(
 unsafe fn hash(
     ruby: &Ruby,
     keys: &[VALUE; 8],
+    reader: &Reader,
     record: &Record<'_>,
     zone: Zone,
 ) -> Result<VALUE, Error> {
@@ -133,9 +136,10 @@ unsafe fn hash(
     ] = *keys;
     // SAFETY: see `build`.
     unsafe {
-        let hash = rb_hash_new_capa(if record.seat.is_some() { 8 } else { 4 });
-        rb_hash_aset(hash, id, text(record.member_id));
-        rb_hash_aset(hash, metadata, object(ruby, record.metadata)?);
+        let hash = rb_hash_new();
+        let mut pairs = Pairs::new(hash);
+        pairs.push(id, text(record.member_id));
+        pairs.push(metadata, object(ruby, reader, record.metadata)?);
         for (key, timestamp) in [
             (joined_at, record.joined_at),
             (last_seen_at, record.last_seen_at),
@@ -144,16 +148,17 @@ unsafe fn hash(
                 Some(timestamp) => time::build(ruby, timestamp, zone)?,
                 None => Qnil as VALUE,
             };
-            rb_hash_aset(hash, key, value);
+            pairs.push(key, value);
         }
         if let Some(columns) = record.seat {
-            rb_hash_aset(hash, connection_id, text(columns.connection_id));
-            rb_hash_aset(hash, seat, text(columns.seat));
-            rb_hash_aset(hash, state, object(ruby, columns.state)?);
+            pairs.push(connection_id, text(columns.connection_id));
+            pairs.push(seat, text(columns.seat));
+            pairs.push(state, object(ruby, reader, columns.state)?);
         }
         if let Some(name) = record.stream_name {
-            rb_hash_aset(hash, stream_name, text(Some(name)));
+            pairs.push(stream_name, text(Some(name)));
         }
+        pairs.insert();
         Ok(hash)
     }
 }
@@ -167,13 +172,13 @@ unsafe fn text(bytes: Option<&[u8]>) -> VALUE {
 }
 
 /// The object of a JSON column; `{}` for NULL, as `Record.parse_json` has it.
-unsafe fn object(ruby: &Ruby, bytes: Option<&[u8]>) -> Result<VALUE, Error> {
+unsafe fn object(ruby: &Ruby, reader: &Reader, bytes: Option<&[u8]>) -> Result<VALUE, Error> {
     let Some(bytes) = bytes else {
         // SAFETY: see `build`.
         return Ok(unsafe { rb_hash_new() });
     };
     // SAFETY: see `build`.
-    if let Some(value) = unsafe { json::parse(bytes) } {
+    if let Some(value) = unsafe { reader.parse(bytes) } {
         return Ok(value);
     }
     // SAFETY: see `build`; a String that was made just now.
