@@ -3,8 +3,7 @@
 //! What this reader is not certain to read like Ruby's own (nesting beyond 100, integers beyond 64 bits, lone
 //! surrogates, numbers out of range) it refuses, and the caller lets Ruby read it.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::os::raw::c_long;
 
@@ -18,11 +17,13 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 /// `JSON.parse`'s `max_nesting`.
 const MAX_NESTING: u32 = 100;
 
-/// Reads the JSON texts of one result, which use the same keys again and again.
+/// Reads the JSON texts of one result, which use the same keys again and again, mostly in the same order.
 pub struct Reader {
-    /// Where in `interned` a key is.
-    places: RefCell<HashMap<Box<str>, c_long>>,
-    /// A Ruby Array of the keys, which keeps them alive and knows where the GC has moved them.
+    /// The keys met so far.
+    known: RefCell<Vec<Box<str>>>,
+    /// Where in `known` the next key is likely to be.
+    next: Cell<usize>,
+    /// A Ruby Array of the same keys, which keeps them alive and knows where the GC has moved them.
     interned: VALUE,
 }
 
@@ -34,7 +35,8 @@ impl Reader {
     /// Called with the GVL and inside `protect`; the reader stays on the stack, where Ruby's GC finds its Array.
     pub unsafe fn new() -> Reader {
         Reader {
-            places: RefCell::default(),
+            known: RefCell::default(),
+            next: Cell::new(0),
             // SAFETY: the caller holds the GVL.
             interned: unsafe { rb_ary_new() },
         }
@@ -63,22 +65,28 @@ impl Reader {
 
     /// The frozen String for an object's key, shared between all records.
     fn key(&self, key: &str) -> VALUE {
-        /// So that objects with ever new keys do not fill the memory.
-        const MOST_KEYS: usize = 256;
-        let mut places = self.places.borrow_mut();
-        if let Some(&place) = places.get(key) {
+        /// More are looked up by Ruby, each time.
+        const MOST_KEYS: usize = 64;
+        let mut known = self.known.borrow_mut();
+        let expected = self.next.get();
+        let place = if known.get(expected).is_some_and(|known| **known == *key) {
+            Some(expected)
+        } else {
+            known.iter().position(|known| **known == *key)
+        };
+        if let Some(place) = place {
+            self.next.set((place + 1) % known.len());
             // SAFETY: as for `Any`.
-            return unsafe { rb_ary_entry(self.interned, place) };
+            return unsafe { rb_ary_entry(self.interned, place as c_long) };
         }
         // SAFETY: as for `Any`.
         let string = unsafe {
             rb_enc_interned_str(key.as_ptr().cast(), key.len() as c_long, rb_utf8_encoding())
         };
-        if places.len() < MOST_KEYS {
-            let place = places.len() as c_long;
+        if known.len() < MOST_KEYS {
             // SAFETY: as for `Any`.
             unsafe { rb_ary_push(self.interned, string) };
-            places.insert(key.into(), place);
+            known.push(key.into());
         }
         string
     }

@@ -102,6 +102,9 @@ unsafe fn build_raw(
             Ok(array)
         }
         Returns::Members | Returns::Seats | Returns::StreamSeats => {
+            if rows.rows.is_empty() {
+                return Ok(ruby.ary_new().as_raw());
+            }
             let keys = INTERNED.get().copied().unwrap_or([Qnil as VALUE; 8]);
             // SAFETY: see `build`; it stays on this stack.
             let reader = unsafe { Reader::new() };
