@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tokio_postgres::{CancelToken, NoTls};
 
 use crate::config::Config;
+use crate::connect::Canceller;
 use crate::error::Error;
 use crate::fork::PerProcess;
 use crate::interrupt::{Interrupt, lock};
@@ -141,7 +141,7 @@ struct Running {
     // dropped lets the next call in.
     future: Pin<Box<dyn Future<Output = Outcome> + Send>>,
     driver: Driver,
-    cancel: Arc<Mutex<Option<CancelToken>>>,
+    cancel: Arc<Mutex<Option<Canceller>>>,
     party: Party,
     lease: Lease,
 }
@@ -338,9 +338,9 @@ impl Running {
                 () = company.deserted() => {}
                 outcome = &mut future => return Some(outcome),
             }
-            let token = lock(&self.cancel).clone();
-            if let Some(token) = token {
-                let _ = timeout(PATIENCE, token.cancel_query(NoTls)).await;
+            let canceller = lock(&self.cancel).clone();
+            if let Some(canceller) = canceller {
+                let _ = timeout(PATIENCE, canceller.send()).await;
                 let _ = timeout(PATIENCE, future).await;
             }
             None
@@ -386,7 +386,7 @@ pub fn finish_cancelling(patience: Duration) {
 struct Attempt {
     config: Arc<Config>,
     counters: Arc<Counters>,
-    cancel: Arc<Mutex<Option<CancelToken>>>,
+    cancel: Arc<Mutex<Option<Canceller>>>,
 }
 
 impl Attempt {
@@ -400,7 +400,7 @@ impl Attempt {
                 Err(error) => return (None, vec![Err(error); requests.len()]),
             },
         };
-        *lock(&self.cancel) = Some(session.cancel_token());
+        *lock(&self.cancel) = Some(session.canceller());
         let mut results = carry_out(&mut session, &requests).await;
         let broken = |results: &[Result<Rows, Error>]| -> Vec<usize> {
             let is_broken = |result: &Result<Rows, Error>| matches!(result, Err(Error::Broken(_)));
@@ -428,7 +428,7 @@ impl Attempt {
                 return (None, results);
             }
         };
-        *lock(&self.cancel) = Some(session.cancel_token());
+        *lock(&self.cancel) = Some(session.canceller());
         let again: Vec<Request> = lost.iter().map(|&index| requests[index].clone()).collect();
         let repeated = carry_out(&mut session, &again).await;
         let session = broken(&repeated).is_empty().then_some(session);

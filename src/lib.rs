@@ -17,8 +17,10 @@ pub mod request;
 pub mod statements;
 pub mod workers;
 
+mod connect;
 mod pool;
 mod session;
+mod tls;
 
 pub use config::{Config, Setting, SettingValue};
 pub use database::{Call, Database, Stats};

@@ -6,9 +6,10 @@ use futures_util::TryStreamExt;
 use futures_util::pin_mut;
 use tokio::task::yield_now;
 use tokio_postgres::types::Type;
-use tokio_postgres::{CancelToken, Client, NoTls, Row, Statement as Prepared};
+use tokio_postgres::{Client, Row, Statement as Prepared};
 
 use crate::config::Config;
+use crate::connect::{Canceller, Connected, connect};
 use crate::error::Error;
 use crate::request::Request;
 
@@ -24,6 +25,7 @@ pub struct Rows {
 /// A connected session. Its traffic moves only while a future of its runtime is being driven.
 pub(crate) struct Session {
     client: Client,
+    canceller: Canceller,
     /// Named statements that this session has prepared; `None` if names are not to be used.
     prepared: Option<HashMap<&'static str, Prepared>>,
 }
@@ -31,14 +33,11 @@ pub(crate) struct Session {
 impl Session {
     /// Connects and sets the session up. The connection's own task is left on the current runtime.
     pub(crate) async fn open(config: &Config) -> Result<Session, Error> {
-        let server = config.server();
-        let (client, connection) = config
-            .connection
-            .connect(NoTls)
-            .await
-            .map_err(|error| Error::from_connect(&error, &server))?;
-        // The task ends with the connection. Its error reaches the statement that is under way, if any.
-        tokio::spawn(connection);
+        let Connected {
+            client,
+            canceller,
+            server,
+        } = connect(config).await?;
         let settings = config.session_sql();
         if !settings.is_empty() {
             client
@@ -48,12 +47,13 @@ impl Session {
         }
         Ok(Session {
             client,
+            canceller,
             prepared: config.prepared_statements.then(HashMap::new),
         })
     }
 
-    pub(crate) fn cancel_token(&self) -> CancelToken {
-        self.client.cancel_token()
+    pub(crate) fn canceller(&self) -> Canceller {
+        self.canceller.clone()
     }
 
     /// Whether the server is still there, as far as what has arrived on the socket tells.
