@@ -8,7 +8,9 @@ module Pgbus
     # the same database configuration.
     class ConnectionSettings
       # Where libpq looks for these, below the home directory, if it is not told. They need not exist.
-      FILES = { sslcert: "postgresql.crt", sslkey: "postgresql.key", sslrootcert: "root.crt", sslcrl: "root.crl" }.freeze
+      FILES = {
+        sslcert: "postgresql.crt", sslkey: "postgresql.key", sslrootcert: "root.crt", sslcrl: "root.crl"
+      }.freeze
 
       # Variables whose values libpq makes the session's defaults.
       SESSION_VARIABLES = { "PGDATESTYLE" => "datestyle", "PGTZ" => "timezone", "PGGEQO" => "geqo" }.freeze

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "connection_settings"
+require_relative "native_route"
 require_relative "pool_watch"
 
 module Pgbus
@@ -8,24 +9,63 @@ module Pgbus
     # The native databases of this process, one for each ActiveRecord database configuration and
     # `default_timezone` in use.
     module Databases
+      # Seconds after which the native client tries again what it could not do: certificates and a server's rules
+      # change.
+      SECOND_TRY = 60
+
+      # What is known for one configuration and time zone. `database` is nil while ActiveRecord serves it, which
+      # is `until` a time of {now}; `keywords` are those that `database` was made with.
+      Entry = Struct.new(:database, :keywords, :until) do
+        def current?
+          database || Databases.now < self.until
+        end
+      end
+      private_constant :Entry
+
       @lock = Mutex.new
       # By database configuration, then by time zone; a configuration that ActiveRecord drops takes its native
       # connections with it.
-      @databases = ObjectSpace::WeakKeyMap.new
-      @unsupported = ObjectSpace::WeakKeyMap.new
+      @entries = ObjectSpace::WeakKeyMap.new
+      @warned = ObjectSpace::WeakKeyMap.new
 
       class << self
         # @param pool [ActiveRecord::ConnectionAdapters::ConnectionPool]
-        # @return [Database, nil] nil if the native client cannot serve it; that is warned of once
+        # @return [NativeRoute, nil] nil if the native client cannot serve it; that is warned of once
         # @raise [ActiveRecord::ConnectionNotEstablished] if the settings lead nowhere
         def for(pool)
           db_config = pool.db_config
           time_zone = ActiveRecord.default_timezone
-          databases = @databases[db_config]
-          if databases&.key?(time_zone)
-            databases[time_zone]
-          else
-            @lock.synchronize { find_or_make(db_config, time_zone) }
+          entry = @entries[db_config]&.fetch(time_zone, nil)
+          entry = @lock.synchronize { find_or_make(db_config, time_zone) } unless entry&.current?
+          NativeRoute.new(entry.database, pool) if entry.database
+        end
+
+        # Leaves a database to ActiveRecord, for {SECOND_TRY} seconds.
+        #
+        # @param db_config [ActiveRecord::DatabaseConfigurations::DatabaseConfig]
+        # @param error [UnsupportedError] why; warned of once
+        # @return [void]
+        def give_up(db_config, error)
+          @lock.synchronize do
+            keep(db_config, ActiveRecord.default_timezone, unsupported(db_config, error))
+          end
+        end
+
+        # Whether the settings lead elsewhere than when the database was made: the environment, the service file or
+        # the password file has changed, which ActiveRecord reads for each connection. If so, {.for} makes another.
+        #
+        # @param db_config [ActiveRecord::DatabaseConfigurations::DatabaseConfig]
+        # @param database [Database]
+        # @return [Boolean]
+        def outdated?(db_config, database)
+          @lock.synchronize do
+            time_zone, entry = @entries[db_config]&.find { |_, known| known.database.equal?(database) }
+            # Another thread may have found out first.
+            return true unless entry
+            return false if keywords(db_config, time_zone) == entry.keywords
+
+            @entries[db_config] = @entries[db_config].except(time_zone)
+            true
           end
         end
 
@@ -34,7 +74,7 @@ module Pgbus
         # @param db_config [ActiveRecord::DatabaseConfigurations::DatabaseConfig]
         # @return [void]
         def disconnect(db_config)
-          @databases[db_config]&.each_value { |database| database&.close_idle }
+          @entries[db_config]&.each_value { |entry| entry.database&.close_idle }
         end
 
         # @return [Hash{Symbol => Integer}] the sums of {Database#stats}
@@ -44,16 +84,25 @@ module Pgbus
           end
         end
 
+        # @return [Float] seconds of a clock that is never set
+        # @api private
+        def now
+          ::Process.clock_gettime(::Process::CLOCK_MONOTONIC)
+        end
+
         private
 
         def find_or_make(db_config, time_zone)
-          # A Hash is replaced, not changed: readers hold no lock.
-          databases = @databases[db_config] || {}
-          return databases[time_zone] if databases.key?(time_zone)
+          entry = @entries[db_config]&.fetch(time_zone, nil)
+          return entry if entry&.current?
 
-          database = make(db_config, time_zone)
-          @databases[db_config] = databases.merge(time_zone => database)
-          database
+          keep(db_config, time_zone, make(db_config, time_zone))
+        end
+
+        def keep(db_config, time_zone, entry)
+          # A Hash is replaced, not changed: readers hold no lock.
+          @entries[db_config] = { **(@entries[db_config] || {}), time_zone => entry }
+          entry
         end
 
         def make(db_config, time_zone)
@@ -62,25 +111,37 @@ module Pgbus
           end
 
           settings = ConnectionSettings.new(db_config, time_zone)
-          configuration = Native.configuration
-          Database.new(settings.keywords, settings.session, {
-                         prepared_statements: settings.prepared_statements?,
-                         pool_size: configuration.pool_size,
-                         checkout_timeout: configuration.checkout_timeout.to_f,
-                         gvl_grace: configuration.gvl_grace.to_f,
-                         local_times: time_zone == :local
-                       })
+          keywords = settings.keywords
+          Entry.new(Database.new(keywords, settings.session, options(settings, time_zone)), keywords)
         rescue UnsupportedError => e
-          warn_once(db_config, e)
+          unsupported(db_config, e)
+        end
+
+        # As they are now; nil if the native client cannot serve them any more.
+        def keywords(db_config, time_zone)
+          ConnectionSettings.new(db_config, time_zone).keywords
+        rescue UnsupportedError
           nil
         end
 
-        def warn_once(db_config, error)
-          return if @unsupported.key?(db_config)
+        def options(settings, time_zone)
+          configuration = Native.configuration
+          {
+            prepared_statements: settings.prepared_statements?,
+            pool_size: configuration.pool_size,
+            checkout_timeout: configuration.checkout_timeout.to_f,
+            gvl_grace: configuration.gvl_grace.to_f,
+            local_times: time_zone == :local
+          }
+        end
 
-          @unsupported[db_config] = true
-          Pgbus.logger&.warn("[pgbus_native] database #{db_config.name.inspect} is served on ActiveRecord's " \
-                             "connection: #{error.message}")
+        def unsupported(db_config, error)
+          unless @warned.key?(db_config)
+            @warned[db_config] = true
+            Pgbus.logger&.warn("[pgbus_native] database #{db_config.name.inspect} is served on ActiveRecord's " \
+                               "connection: #{error.message}")
+          end
+          Entry.new(nil, nil, now + SECOND_TRY)
         end
 
         def all
@@ -88,7 +149,7 @@ module Pgbus
           return [] unless defined?(ActiveRecord::Base)
 
           ActiveRecord::Base.connection_handler.connection_pool_list(:all).flat_map do |pool|
-            (@databases[pool.db_config] || {}).values.compact
+            (@entries[pool.db_config] || {}).values.filter_map(&:database)
           end.uniq
         end
       end
