@@ -20,6 +20,16 @@ class NumberedCalls
     numbers.each { |number| call(number) }.size
   end
 
+  # Makes calls until the block says that it is enough; gives how many there were.
+  def calls_until
+    number = 0
+    until yield
+      call(number)
+      number += 1
+    end
+    number
+  end
+
   private
 
   def join_seat(number)
