@@ -53,7 +53,11 @@ module Bench
       raise Failure, "#{name}: #{words.join(" ")}: no answer within #{PATIENCE} s"
     end
 
+    # @raise [Failure] if the column was not what its name says
     def close
+      stray = name == "native" ? ask("routes").last : 0
+      raise Failure, "the native column made #{stray} calls on ActiveRecord's connection" if stray.positive?
+    ensure
       @process.close
     end
   end

@@ -26,6 +26,13 @@ module Bench
       of the route, a part of every call.
     TEXT
 
+    GRACE_WORKS = {
+      "busy join" => "`join` beside a busy thread",
+      "busy turns" => "what the busy thread keeps of its speed meanwhile",
+      "lateness" => "how late a thread is that wakes up each millisecond, beside one that joins without a pause",
+      "join" => "`join`, alone"
+    }.freeze
+
     # @param figures [Figures]
     # @param circumstances [Hash{String => String}] machine, versions, settings
     def initialize(figures, circumstances)
@@ -160,11 +167,9 @@ module Bench
     end
 
     def grace_name(work)
-      where = work.include?("delay") ? ", 1 ms delay" : ""
-      what = { "busy join" => "`join` beside a busy thread", "busy turns" => "what the busy thread keeps of its speed",
-               "lateness" => "how late a thread is that wakes up each millisecond, beside a thread that joins",
-               "join" => "`join`, alone" }
-      what.fetch(work.sub("grace ", "").sub("delay ", "")) { |rest| "`join` from #{rest[/\d+/]} threads" } + where
+      where = { "delay" => ", 1 ms delay", "async" => ", no waiting for the disk" }[work[/delay|async/]]
+      what = work.sub(/grace (delay |async )?/, "")
+      "#{GRACE_WORKS.fetch(what) { "`join` from #{what[/\d+/]} threads" }}#{where}"
     end
 
     def unit(work)

@@ -54,6 +54,19 @@ module Bench
       add(work, column, [calls * 1_000_000_000 / time])
     end
 
+    # Another section, as a part of this one.
+    def part(section)
+      section.new(database, figures, quick: quick?)
+    end
+
+    # Runs the block while commits of new sessions do not wait for it.
+    def without_waiting_for_the_disk
+      database.synchronous_commit("off")
+      yield
+    ensure
+      database.synchronous_commit("on")
+    end
+
     # A table as it is in use: some rooms that nobody asks about here.
     def living_table
       clear

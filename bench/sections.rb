@@ -33,11 +33,10 @@ module Bench
     PREFIX = "async "
 
     def run
-      database.synchronous_commit("off")
-      Calls.new(database, figures, quick: quick?).run(prefix: PREFIX)
-      Threads.new(database, figures, quick: quick?).run(prefix: PREFIX, sizes: [Threads::MANY])
-    ensure
-      database.synchronous_commit("on")
+      without_waiting_for_the_disk do
+        part(Calls).run(prefix: PREFIX)
+        part(Threads).run(prefix: PREFIX, sizes: [Threads::MANY])
+      end
     end
   end
 
@@ -211,12 +210,6 @@ module Bench
         part(Expire).run(prefix: PREFIX, port: port, sizes: [1000])
         part(Threads).run(prefix: PREFIX, port: port, sizes: [Threads::MANY])
       end
-    end
-
-    private
-
-    def part(section)
-      section.new(database, figures, quick: quick?)
     end
   end
 

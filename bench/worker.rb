@@ -109,11 +109,19 @@ module Bench
       @busy.value
     end
 
-    # Joins the same seats over and over; how late another thread is that wakes up every millisecond.
+    # Joins a seat over and over for so long.
+    def join_for(stream, seconds)
+      deadline = now + (seconds.to_f * 1_000_000_000)
+      times = []
+      times.concat(join(stream, 1)) while now < deadline
+      times
+    end
+
+    # Meanwhile: how late another thread is that wakes up every millisecond.
     def lateness(stream, seconds)
       deadline = now + (seconds.to_f * 1_000_000_000)
       sleeper = Thread.new { lateness_until(deadline) }
-      join(stream, 10) while now < deadline
+      join_for(stream, seconds)
       sleeper.value
     end
 
@@ -132,6 +140,11 @@ module Bench
       time = timed { count.times { Pgbus::Native::Route.current } }
       pool.release_connection
       time / count
+    end
+
+    # Calls made natively and on ActiveRecord's connection.
+    def routes
+      Pgbus::Native.stats[:calls].values_at(:native, :active_record)
     end
 
     def disconnect
