@@ -5,10 +5,13 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 
 use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
@@ -42,9 +45,11 @@ pub(crate) struct Canceller {
 }
 
 impl Canceller {
-    /// Sends the request, encrypted like the connection. The server tells nobody whether it has heeded it.
+    /// Sends the request, encrypted like the connection, and waits until the server has acted on it: then it
+    /// hangs up. It tells nobody whether there was anything to cancel.
     pub(crate) async fn send(&self) {
         if let Ok(socket) = self.place.open(&self.network).await {
+            let socket = UntilHungUp(socket);
             let _ = match &self.tls {
                 Some(tls) => {
                     let handshake = tls.handshake(Arc::default());
@@ -52,6 +57,45 @@ impl Canceller {
                 }
                 None => self.token.cancel_query_raw(socket, NoTls).await,
             };
+        }
+    }
+}
+
+/// A socket whose shutdown is over when the other side has closed it, too.
+struct UntilHungUp(Socket);
+
+impl AsyncRead for UntilHungUp {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for UntilHungUp {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.0).poll_flush(context))?;
+        let mut ignored = [0; 64];
+        loop {
+            let mut buffer = ReadBuf::new(&mut ignored);
+            ready!(Pin::new(&mut self.0).poll_read(context, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
         }
     }
 }

@@ -134,6 +134,9 @@ enum Stage {
     Over,
 }
 
+/// For a cancel request, and again for the statement to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 type Outcome = (Option<Session>, Vec<Result<Rows, Error>>);
 
 struct Running {
@@ -327,8 +330,6 @@ impl Running {
 
     /// Ends a statement whose caller has left: for those who still wait for it, or by cancelling it.
     fn end_without_caller(mut self: Box<Self>) {
-        /// For the cancel request, and again for the statement to end.
-        const PATIENCE: Duration = Duration::from_secs(2);
         self.party.company.leave();
         let company = Arc::clone(&self.party.company);
         let mut future = self.future.as_mut();
@@ -393,8 +394,11 @@ impl Attempt {
     /// Runs requests of one statement on a live session. A session found dead beforehand is replaced; what a
     /// session breaks under is repeated once, on another one, if it is repeatable.
     async fn perform(self, session: Option<Session>, requests: Vec<Request>) -> Outcome {
+        let repeatable = requests
+            .first()
+            .is_some_and(|request| request.statement.repeatable);
         let mut session = match session {
-            Some(session) if session.is_alive().await => session,
+            Some(session) if session.is_fresh(repeatable) || session.is_alive().await => session,
             _ => match self.connect().await {
                 Ok(session) => session,
                 Err(error) => return (None, vec![Err(error); requests.len()]),
@@ -409,9 +413,11 @@ impl Attempt {
                 .collect()
         };
         let lost = broken(&results);
-        let repeatable = requests
-            .first()
-            .is_some_and(|request| request.statement.repeatable);
+        if !lost.is_empty() {
+            // The server may not know yet that the connection is gone, and the statement may still wait for a
+            // lock: it must not happen after what is answered, or repeated, now.
+            let _ = timeout(PATIENCE, session.canceller().send()).await;
+        }
         if lost.is_empty() {
             return (Some(session), results);
         }

@@ -269,12 +269,15 @@ impl Connector {
     }
 }
 
-impl TlsConnect<Socket> for Handshake {
-    type Stream = <RustlsConnect as TlsConnect<Socket>>::Stream;
-    type Error = io::Error;
-    type Future = <RustlsConnect as TlsConnect<Socket>>::Future;
+impl<S> TlsConnect<S> for Handshake
+where
+    RustlsConnect: TlsConnect<S>,
+{
+    type Stream = <RustlsConnect as TlsConnect<S>>::Stream;
+    type Error = <RustlsConnect as TlsConnect<S>>::Error;
+    type Future = <RustlsConnect as TlsConnect<S>>::Future;
 
-    fn connect(self, socket: Socket) -> Self::Future {
+    fn connect(self, socket: S) -> Self::Future {
         self.begun.store(true, Ordering::Relaxed);
         self.rustls.connect(socket)
     }

@@ -30,13 +30,17 @@ module Pgbus
       def run(statement, params)
         self.class.count
         params = params.map { |param| param.is_a?(Array) ? array(param) : param }
-        @pool.with_connection do |connection|
-          # Threads may share a pinned connection; libpq takes one statement at a time.
-          connection.lock.synchronize { execute(connection, statement, params) }
-        end
+        connection = lease
+        # Threads may share a pinned connection; libpq takes one statement at a time.
+        connection.lock.synchronize { execute(connection, statement, params) }
       end
 
       private
+
+      # The caller's connection, until ActiveRecord takes it back. Rails 7.1 has no lease_connection.
+      def lease
+        @pool.respond_to?(:lease_connection) ? @pool.lease_connection : @pool.connection
+      end
 
       def execute(connection, statement, params)
         build(statement, connection.raw_connection.exec_params(statement.sql, params))

@@ -141,6 +141,8 @@ fn seconds(ruby: &Ruby, options: RHash, name: &str) -> Result<Duration, Error> {
 
 /// Runs a call on this thread, without the GVL. An exception that arrives meanwhile gives the call up.
 fn perform(ruby: &Ruby, mut call: Call, grace: &Grace) -> Result<Result<Rows, CoreError>, Error> {
+    // Leaving the GVL looks at a flag alone, which is down while interrupts that were put off are in the queue.
+    ruby.thread_check_ints()?;
     if let Some(patience) = grace.patience() {
         if let Some(answer) = call.run_briefly(patience) {
             return Ok(answer);
