@@ -28,9 +28,7 @@ module Bench
 
     def create
       on_server { |server| server.exec("CREATE DATABASE #{@name}") }
-      ActiveRecord::Base.establish_connection(url("migrations"))
-      ActiveRecord::Migration.suppress_messages { MIGRATIONS.each { |migration| migration.migrate(:up) } }
-      ActiveRecord::Base.connection_pool.disconnect!
+      migrate
       @admin = PG.connect(url("admin"))
       @admin.exec("SET client_min_messages = 'error'")
     end
@@ -61,6 +59,12 @@ module Bench
 
     def value(sql, *values)
       exec(sql, *values).getvalue(0, 0)
+    end
+
+    # The table as the migrations make it.
+    def recreate
+      exec("DROP TABLE #{TABLE}")
+      migrate
     end
 
     # Empties the table.
@@ -110,6 +114,12 @@ module Bench
       uri.host = "127.0.0.1"
       uri.port = port
       uri.userinfo = user
+    end
+
+    def migrate
+      ActiveRecord::Base.establish_connection(url("migrations"))
+      ActiveRecord::Migration.suppress_messages { MIGRATIONS.each { |migration| migration.migrate(:up) } }
+      ActiveRecord::Base.connection_pool.disconnect!
     end
 
     def on_server
