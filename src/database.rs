@@ -1,9 +1,10 @@
 //! Calls on a database.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use crate::interrupt::{Interrupt, lock};
 use crate::pool::{Connection, Driver, Lease, Party, Pool, Ticket, Turn, Waited};
 use crate::record;
 use crate::request::Request;
-use crate::session::{Rows, Session};
+use crate::session::{Arrivals, Arrived, Rows, Session};
 
 /// A database as one process sees it. Usable from any thread; after a fork the child has a pool of its own,
 /// made on its first call, and leaves the parent's connections alone.
@@ -78,6 +79,7 @@ impl Database {
             pool: Arc::clone(&local.pool),
             counters: Arc::clone(&local.counters),
             deadline: Instant::now() + self.config.checkout_timeout,
+            arrivals: None,
             stage: Stage::New(request),
         }
     }
@@ -120,7 +122,19 @@ pub struct Call {
     pool: Arc<Pool>,
     counters: Arc<Counters>,
     deadline: Instant,
+    arrivals: Option<Arc<Arrivals>>,
     stage: Stage,
+}
+
+/// How far a call has come.
+#[derive(Debug)]
+pub enum Progress {
+    /// It has its answer.
+    Answered(Result<Rows, Error>),
+    /// Enough rows are there to be [taken](Call::take_rows).
+    Rows,
+    /// The interrupt was raised, or the time is over. The call can go on or be dropped.
+    Paused,
 }
 
 enum Stage {
@@ -150,74 +164,128 @@ struct Running {
 }
 
 impl Call {
+    /// The same call, whose rows are not in its answer but to be taken while it runs.
+    pub fn streaming(mut self) -> Call {
+        self.arrivals = Some(Arc::default());
+        self
+    }
+
+    /// The rows of a streaming call that have come in since they were last taken.
+    pub fn take_rows(&self) -> Arrived {
+        self.arrivals
+            .as_ref()
+            .map(|arrivals| arrivals.take())
+            .unwrap_or_default()
+    }
+
     /// Runs until the answer is there, or until the interrupt is raised: then it returns `None` and can be
     /// run again or dropped. Blocks the thread.
     pub fn run(&mut self, interrupt: &Interrupt) -> Option<Result<Rows, Error>> {
+        match self.advance(interrupt, usize::MAX) {
+            Progress::Answered(answer) => Some(answer),
+            Progress::Rows | Progress::Paused => None,
+        }
+    }
+
+    /// Runs until the answer is there, the interrupt is raised, or a streaming call has enough rows. Blocks the
+    /// thread.
+    pub fn advance(&mut self, interrupt: &Interrupt, enough: usize) -> Progress {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::New(request) => match self.pool.enter(request) {
-                    Turn::Queue(ticket) => self.stage = Stage::Queued(ticket),
-                    Turn::Run(request, lease) => {
-                        if let Err(error) = self.start(vec![request], Party::alone(), lease) {
-                            return Some(Err(error));
-                        }
+                Stage::New(request) => {
+                    if let Err(error) = self.enter(request) {
+                        return Progress::Answered(Err(error));
                     }
-                },
+                }
                 Stage::Queued(ticket) => match self.pool.wait(&ticket, self.deadline, interrupt) {
                     Waited::Run(lease, party) => {
                         let mut requests = vec![ticket.request()];
                         requests.extend(party.requests());
                         if let Err(error) = self.start(requests, party, lease) {
-                            return Some(Err(error));
+                            return Progress::Answered(Err(error));
                         }
                     }
-                    Waited::Served(result) => return Some(result),
+                    Waited::Served(result) => return Progress::Answered(result),
                     Waited::Interrupted => {
                         self.stage = Stage::Queued(ticket);
-                        return None;
+                        return Progress::Paused;
                     }
-                    Waited::TimedOut => return Some(Err(self.timed_out())),
+                    Waited::TimedOut => return Progress::Answered(Err(self.timed_out())),
                 },
-                Stage::Running(mut running) => match running.drive(interrupt) {
-                    Some(outcome) => return Some(running.finish(outcome)),
-                    None => {
-                        self.stage = Stage::Running(running);
-                        return None;
-                    }
-                },
+                Stage::Running(running) => {
+                    return self.drive(running, enough, interrupt.raised());
+                }
                 Stage::Over => {
-                    return Some(Err(Error::Protocol("the call is over".to_owned())));
+                    let error = Error::Protocol("the call is over".to_owned());
+                    return Progress::Answered(Err(error));
                 }
             }
         }
     }
 
-    /// Runs for a short while without taking a place in the queue or yielding to anybody: `None` if that is not
-    /// enough, then [`Call::run`] goes on from there. For a caller that holds something which it is slow to get
-    /// back.
-    pub fn run_briefly(&mut self, patience: Duration) -> Option<Result<Rows, Error>> {
-        if let Stage::New(request) = std::mem::replace(&mut self.stage, Stage::Over) {
-            match self.pool.enter(request) {
-                Turn::Queue(ticket) => self.stage = Stage::Queued(ticket),
-                Turn::Run(request, lease) => {
-                    if let Err(error) = self.start(vec![request], Party::alone(), lease) {
-                        return Some(Err(error));
-                    }
-                }
-            }
-        }
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Running(mut running) => match running.drive_briefly(patience) {
-                Some(outcome) => Some(running.finish(outcome)),
-                None => {
-                    self.stage = Stage::Running(running);
-                    None
-                }
+    /// As [`Call::advance`], but only for a short while, without sleeping and without waiting in the queue. For a
+    /// caller that holds something which it is slow to get back.
+    pub fn advance_briefly(&mut self, patience: Duration, enough: usize) -> Progress {
+        let end = Instant::now() + patience;
+        let stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::New(request) => match self.enter(request) {
+                Ok(()) => std::mem::replace(&mut self.stage, Stage::Over),
+                Err(error) => return Progress::Answered(Err(error)),
             },
+            stage => stage,
+        };
+        match stage {
+            Stage::Running(running) => self.drive(running, enough, async {
+                while Instant::now() < end {
+                    yield_now().await;
+                }
+            }),
             stage => {
                 self.stage = stage;
-                None
+                Progress::Paused
             }
+        }
+    }
+
+    fn enter(&mut self, request: Request) -> Result<(), Error> {
+        match self.pool.enter(request) {
+            Turn::Queue(ticket) => {
+                self.stage = Stage::Queued(ticket);
+                Ok(())
+            }
+            Turn::Run(request, lease) => self.start(vec![request], Party::alone(), lease),
+        }
+    }
+
+    /// Drives the connection until there is an answer, there are enough rows, or `pause` is over.
+    fn drive(
+        &mut self,
+        mut running: Box<Running>,
+        enough: usize,
+        pause: impl Future<Output = ()>,
+    ) -> Progress {
+        let arrivals = self.arrivals.as_deref();
+        let future = running.future.as_mut();
+        // Looked at each time that something has happened on the connection: the same task reads the rows.
+        let enough_rows = poll_fn(|_| match arrivals {
+            Some(arrivals) if arrivals.waiting() >= enough => Poll::Ready(()),
+            _ => Poll::Pending,
+        });
+        let driven = running.driver.block_on(async {
+            tokio::select! {
+                biased;
+                outcome = future => Ok(outcome),
+                () = enough_rows => Err(Progress::Rows),
+                () = pause => Err(Progress::Paused),
+            }
+        });
+        match driven {
+            Some(Ok(outcome)) => Progress::Answered(running.finish(outcome)),
+            Some(Err(progress)) => {
+                self.stage = Stage::Running(running);
+                progress
+            }
+            None => Progress::Answered(Err(Error::Protocol("no runtime".to_owned()))),
         }
     }
 
@@ -242,6 +310,7 @@ impl Call {
             config: Arc::clone(&self.config),
             counters: Arc::clone(&self.counters),
             cancel: Arc::clone(&cancel),
+            arrivals: self.arrivals.clone(),
         };
         self.stage = Stage::Running(Box::new(Running {
             future: Box::pin(attempt.perform(connection.session, requests)),
@@ -287,31 +356,6 @@ impl Drop for Call {
 }
 
 impl Running {
-    /// Drives the connection until the outcome is there or the interrupt is raised.
-    fn drive(&mut self, interrupt: &Interrupt) -> Option<Outcome> {
-        let future = self.future.as_mut();
-        self.driver.block_on(async {
-            tokio::select! {
-                biased;
-                outcome = future => Some(outcome),
-                () = interrupt.raised() => None,
-            }
-        })?
-    }
-
-    /// Drives the connection, without sleeping, until the outcome is there or the time is over.
-    fn drive_briefly(&mut self, patience: Duration) -> Option<Outcome> {
-        let future = self.future.as_mut();
-        let end = Instant::now() + patience;
-        self.driver.block_on(async {
-            tokio::select! {
-                biased;
-                outcome = future => Some(outcome),
-                () = async { while Instant::now() < end { yield_now().await } } => None,
-            }
-        })?
-    }
-
     /// Gives the connection back, then the others and the caller their answers.
     fn finish(self, (session, results): Outcome) -> Result<Rows, Error> {
         let Running {
@@ -388,6 +432,8 @@ struct Attempt {
     config: Arc<Config>,
     counters: Arc<Counters>,
     cancel: Arc<Mutex<Option<Canceller>>>,
+    /// For the rows of a streaming call.
+    arrivals: Option<Arc<Arrivals>>,
 }
 
 impl Attempt {
@@ -405,7 +451,9 @@ impl Attempt {
             },
         };
         *lock(&self.cancel) = Some(session.canceller());
-        let mut results = carry_out(&mut session, &requests).await;
+        // What is run for several callers is in their answers.
+        let arrivals = self.arrivals.as_deref().filter(|_| requests.len() == 1);
+        let mut results = carry_out(&mut session, &requests, arrivals).await;
         let broken = |results: &[Result<Rows, Error>]| -> Vec<usize> {
             let is_broken = |result: &Result<Rows, Error>| matches!(result, Err(Error::Broken(_)));
             (0..results.len())
@@ -436,7 +484,7 @@ impl Attempt {
         };
         *lock(&self.cancel) = Some(session.canceller());
         let again: Vec<Request> = lost.iter().map(|&index| requests[index].clone()).collect();
-        let repeated = carry_out(&mut session, &again).await;
+        let repeated = carry_out(&mut session, &again, arrivals).await;
         let session = broken(&repeated).is_empty().then_some(session);
         for (index, result) in lost.into_iter().zip(repeated) {
             results[index] = result;
@@ -453,23 +501,27 @@ impl Attempt {
 type Results<'a> = Pin<Box<dyn Future<Output = Vec<Result<Rows, Error>>> + Send + 'a>>;
 
 /// Answers each request, with as few statements as its neighbours' errors allow.
-fn carry_out<'a>(session: &'a mut Session, requests: &'a [Request]) -> Results<'a> {
+fn carry_out<'a>(
+    session: &'a mut Session,
+    requests: &'a [Request],
+    arrivals: Option<&'a Arrivals>,
+) -> Results<'a> {
     Box::pin(async move {
         if let [request] = requests {
-            return vec![session.run(request).await];
+            return vec![session.run(request, arrivals).await];
         }
         let Some(batch) = Request::batch(requests) else {
             let error = Error::Protocol("requests that make no batch".to_owned());
             return vec![Err(error); requests.len()];
         };
-        match session.run(&batch).await {
+        match session.run(&batch, None).await {
             Ok(rows) => {
                 let mut results = distribute(rows, requests.len());
                 for (result, request) in results.iter_mut().zip(requests) {
                     // Not found: alone, the request compares as its column's own type does (citext) and says
                     // for itself that there is nothing.
                     if matches!(result, Ok(rows) if rows.rows.is_empty()) {
-                        *result = session.run(request).await;
+                        *result = session.run(request, None).await;
                     }
                 }
                 results
@@ -478,8 +530,8 @@ fn carry_out<'a>(session: &'a mut Session, requests: &'a [Request]) -> Results<'
             // One of them is at fault, and nothing has happened.
             Err(_) => {
                 let (first, second) = requests.split_at(requests.len() / 2);
-                let mut results = carry_out(session, first).await;
-                results.extend(carry_out(session, second).await);
+                let mut results = carry_out(session, first, None).await;
+                results.extend(carry_out(session, second, None).await);
                 results
             }
         }

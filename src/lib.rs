@@ -23,9 +23,11 @@ mod session;
 mod tls;
 
 pub use config::{Config, Setting, SettingValue};
-pub use database::{Call, Database, Stats};
+pub use database::{Call, Database, Progress, Stats};
 pub use error::{Error, ServerError};
 pub use interrupt::Interrupt;
 pub use request::{Param, Request};
-pub use session::Rows;
+pub use session::{Arrived, Rows};
 pub use statements::{Returns, Statement};
+/// A row as it came from the server; see [`record`].
+pub use tokio_postgres::Row;

@@ -1,6 +1,7 @@
 //! One session with the server: connecting, setting it up, running statements.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
@@ -12,6 +13,7 @@ use tokio_postgres::{Client, Row, Statement as Prepared};
 use crate::config::Config;
 use crate::connect::{Canceller, Connected, connect};
 use crate::error::Error;
+use crate::interrupt::lock;
 use crate::request::Request;
 
 /// The answer to a request.
@@ -21,6 +23,45 @@ pub struct Rows {
     pub rows: Vec<Row>,
     /// How many rows it changed or returned.
     pub affected: u64,
+}
+
+/// The rows of a statement as they come in, for a caller that uses them while more are on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals(Mutex<Arrived>);
+
+/// Rows that have come in since one last looked.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    /// How often the statement has been begun. When it is repeated, all rows come again.
+    pub attempt: u64,
+    /// The rows.
+    pub rows: Vec<Row>,
+}
+
+impl Arrivals {
+    fn begin(&self) {
+        let mut arrived = lock(&self.0);
+        arrived.attempt += 1;
+        arrived.rows.clear();
+    }
+
+    fn push(&self, row: Row) {
+        lock(&self.0).rows.push(row);
+    }
+
+    /// How many rows have come in.
+    pub(crate) fn waiting(&self) -> usize {
+        lock(&self.0).rows.len()
+    }
+
+    /// Takes the rows that have come in.
+    pub(crate) fn take(&self) -> Arrived {
+        let mut arrived = lock(&self.0);
+        Arrived {
+            attempt: arrived.attempt,
+            rows: std::mem::take(&mut arrived.rows),
+        }
+    }
 }
 
 /// A connected session. Its traffic moves only while a future of its runtime is being driven.
@@ -74,22 +115,34 @@ impl Session {
         !self.client.is_closed()
     }
 
-    /// Runs a statement.
-    pub(crate) async fn run(&mut self, request: &Request) -> Result<Rows, Error> {
-        let result = self.try_run(request).await;
+    /// Runs a statement. Its rows go to `arrivals`, if there are any, else into the answer.
+    pub(crate) async fn run(
+        &mut self,
+        request: &Request,
+        arrivals: Option<&Arrivals>,
+    ) -> Result<Rows, Error> {
+        let result = self.try_run(request, arrivals).await;
         self.last_answer = Instant::now();
         match result {
             Err(error) if self.lost_statement(&error) => {
                 if let Some(prepared) = self.prepared.as_mut() {
                     prepared.clear();
                 }
-                self.try_run(request).await.map_err(|error| sort(&error))
+                let again = self.try_run(request, arrivals).await;
+                again.map_err(|error| sort(&error))
             }
             other => other.map_err(|error| sort(&error)),
         }
     }
 
-    async fn try_run(&mut self, request: &Request) -> Result<Rows, tokio_postgres::Error> {
+    async fn try_run(
+        &mut self,
+        request: &Request,
+        arrivals: Option<&Arrivals>,
+    ) -> Result<Rows, tokio_postgres::Error> {
+        if let Some(arrivals) = arrivals {
+            arrivals.begin();
+        }
         let statement = request.statement;
         let stream = match self.prepared.as_mut() {
             None => {
@@ -111,7 +164,10 @@ impl Session {
         pin_mut!(stream);
         let mut rows = Vec::new();
         while let Some(row) = stream.try_next().await? {
-            rows.push(row);
+            match arrivals {
+                Some(arrivals) => arrivals.push(row),
+                None => rows.push(row),
+            }
         }
         let affected = stream.rows_affected().unwrap_or(0);
         Ok(Rows { rows, affected })

@@ -10,15 +10,15 @@ use magnus::{
 };
 use pgbus_native_core::workers::Job;
 use pgbus_native_core::{
-    Call, Config, Database as CoreDatabase, Error as CoreError, Interrupt, Param, Request, Rows,
-    Setting, SettingValue, database,
+    Call, Config, Database as CoreDatabase, Error as CoreError, Interrupt, Param, Progress,
+    Request, Returns, Rows, Setting, SettingValue, database,
 };
 use rb_sys::{rb_fiber_scheduler_current, rb_str_export_to_enc, rb_utf8_encoding};
 
 use crate::error::exception;
 use crate::grace::Grace;
 use crate::gvl::without_gvl;
-use crate::record;
+use crate::record::{self, Records};
 use crate::statement::Statement;
 use crate::time::Zone;
 
@@ -82,15 +82,28 @@ impl Database {
                 .collect::<Result<_, _>>()?,
         };
         let call = this.core.call(request);
+        let returns = statement.0.returns;
         // SAFETY: the GVL is held.
-        let answer = if unsafe { Value::from_raw(rb_fiber_scheduler_current()) }.is_nil() {
-            perform(ruby, call, &this.grace)?
-        } else {
-            perform_for_fiber(ruby, call)?
-        };
-        match answer {
-            Ok(rows) => record::build(ruby, statement.0.returns, &rows, this.zone),
-            Err(error) => Err(exception(ruby, &error)),
+        let in_fiber = !unsafe { Value::from_raw(rb_fiber_scheduler_current()) }.is_nil();
+        match returns {
+            Returns::Members | Returns::Seats | Returns::StreamSeats => {
+                let mut records = Records::new(ruby, returns, this.zone);
+                if in_fiber {
+                    let answer = answer(ruby, perform_for_fiber(ruby, call)?)?;
+                    records.add(ruby, &answer.rows)?;
+                } else {
+                    perform_streaming(ruby, call, &this.grace, &mut records)?;
+                }
+                Ok(records.finish())
+            }
+            Returns::Texts | Returns::Number | Returns::Changes => {
+                let done = if in_fiber {
+                    perform_for_fiber(ruby, call)?
+                } else {
+                    perform(ruby, call, &this.grace)?
+                };
+                record::build(ruby, returns, &answer(ruby, done)?)
+            }
         }
     }
 
@@ -139,28 +152,73 @@ fn seconds(ruby: &Ruby, options: RHash, name: &str) -> Result<Duration, Error> {
         .map_err(|error| Error::new(ruby.exception_arg_error(), format!("{name}: {error}")))
 }
 
-/// Runs a call on this thread, without the GVL. An exception that arrives meanwhile gives the call up.
+fn answer(ruby: &Ruby, answer: Result<Rows, CoreError>) -> Result<Rows, Error> {
+    answer.map_err(|error| exception(ruby, &error))
+}
+
+/// Runs a call on this thread, without the GVL. An exception that arrives meanwhile drops the call.
 fn perform(ruby: &Ruby, mut call: Call, grace: &Grace) -> Result<Result<Rows, CoreError>, Error> {
-    // Leaving the GVL looks at a flag alone, which is down while interrupts that were put off are in the queue.
-    ruby.thread_check_ints()?;
-    if let Some(patience) = grace.patience() {
-        if let Some(answer) = call.run_briefly(patience) {
+    loop {
+        if let Progress::Answered(answer) = advance(ruby, &mut call, grace, usize::MAX)? {
             return Ok(answer);
         }
-        grace.was_in_vain();
+    }
+}
+
+/// Runs a call on this thread and makes its records. While the first rows are on their way it is without the
+/// GVL; from then on it keeps it as long as rows keep coming, which the server and the network produce while the
+/// records of earlier ones are made.
+fn perform_streaming(
+    ruby: &Ruby,
+    call: Call,
+    grace: &Grace,
+    records: &mut Records,
+) -> Result<(), Error> {
+    /// Rows that are worth having the GVL for.
+    const ENOUGH: usize = 200;
+    /// A pause in the stream of rows for which the GVL is not given up.
+    const PAUSE: Duration = Duration::from_micros(500);
+
+    let mut call = call.streaming();
+    let mut progress = advance(ruby, &mut call, grace, ENOUGH)?;
+    loop {
+        progress = match progress {
+            Progress::Answered(done) => {
+                let answer = answer(ruby, done)?;
+                records.add_arrived(ruby, &call.take_rows())?;
+                // A call that was run with others has its rows here.
+                return records.add(ruby, &answer.rows);
+            }
+            Progress::Rows => {
+                records.add_arrived(ruby, &call.take_rows())?;
+                ruby.thread_check_ints()?;
+                call.advance_briefly(PAUSE, ENOUGH)
+            }
+            Progress::Paused => advance(ruby, &mut call, grace, ENOUGH)?,
+        }
+    }
+}
+
+/// Runs a call further, without the GVL, or with it for the time that `grace` allows.
+fn advance(ruby: &Ruby, call: &mut Call, grace: &Grace, enough: usize) -> Result<Progress, Error> {
+    // Leaving the GVL looks at a flag alone, which is down while interrupts that were put off are in the queue.
+    // A signal's handler may return; then the call goes on.
+    ruby.thread_check_ints()?;
+    if let Some(patience) = grace.patience() {
+        match call.advance_briefly(patience, enough) {
+            Progress::Paused => grace.was_in_vain(),
+            progress => return Ok(progress),
+        }
     }
     let interrupt = Interrupt::new();
-    loop {
-        interrupt.lower();
-        if let Some(done) = without_gvl(ruby, &interrupt, || call.run(&interrupt))? {
-            if let Some(answer) = done.result {
-                grace.got_back_after(done.waited);
-                return Ok(answer);
-            }
+    let done = without_gvl(ruby, &interrupt, || call.advance(&interrupt, enough))?;
+    Ok(match done {
+        Some(done) => {
+            grace.got_back_after(done.waited);
+            done.result
         }
-        // A signal's handler may return; then the wait goes on. An exception drops the call.
-        ruby.thread_check_ints()?;
-    }
+        None => Progress::Paused,
+    })
 }
 
 /// Runs a call on a worker thread while the fiber's scheduler runs other fibers.

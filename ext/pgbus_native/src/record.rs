@@ -7,7 +7,7 @@ use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
 use magnus::value::ReprValue;
 use magnus::{Error, Module, RModule, Ruby, Value};
 use pgbus_native_core::record::{self, Record};
-use pgbus_native_core::{Error as CoreError, Returns, Rows};
+use pgbus_native_core::{Arrived, Error as CoreError, Returns, Row, Rows};
 use rb_sys::{
     Qnil, VALUE, rb_ary_new_capa, rb_ary_push, rb_enc_interned_str, rb_gc_register_mark_object,
     rb_hash_new, rb_utf8_encoding, rb_utf8_str_new,
@@ -50,38 +50,83 @@ pub fn init(_: &Ruby) -> Result<(), Error> {
     Ok(())
 }
 
-/// The Ruby value of a statement's result: an Array of records, an Array of Strings or an Integer.
+/// Makes the records of a result, as its rows come in. It stays on the stack, where Ruby's GC finds its Array.
+pub struct Records {
+    array: VALUE,
+    returns: Returns,
+    zone: Zone,
+    reader: Option<Reader>,
+    attempt: u64,
+}
+
+impl Records {
+    /// None yet.
+    pub fn new(ruby: &Ruby, returns: Returns, zone: Zone) -> Records {
+        Records {
+            array: ruby.ary_new().as_raw(),
+            returns,
+            zone,
+            reader: None,
+            attempt: 0,
+        }
+    }
+
+    /// Adds the records of rows that have come in. When the statement has been begun anew, the ones so far are
+    /// void.
+    ///
+    /// # Errors
+    ///
+    /// See [`Records::add`].
+    pub fn add_arrived(&mut self, ruby: &Ruby, arrived: &Arrived) -> Result<(), Error> {
+        if arrived.attempt != self.attempt {
+            self.attempt = arrived.attempt;
+            self.array = ruby.ary_new().as_raw();
+        }
+        self.add(ruby, &arrived.rows)
+    }
+
+    /// Adds the records of more rows.
+    ///
+    /// # Errors
+    ///
+    /// If the rows are not the statement's, or Ruby raises (no memory).
+    pub fn add(&mut self, ruby: &Ruby, rows: &[Row]) -> Result<(), Error> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let keys = INTERNED.get().copied().unwrap_or([Qnil as VALUE; 8]);
+        protected(|| {
+            let reader = self.reader.get_or_insert_with(|| {
+                // SAFETY: the GVL is held, and this is `protected`; here and below. It stays on the stack with
+                // the rest.
+                unsafe { Reader::new() }
+            });
+            for row in rows {
+                let record =
+                    Record::read(row, self.returns).map_err(|error| exception(ruby, &error))?;
+                // SAFETY: as above.
+                unsafe { rb_ary_push(self.array, hash(ruby, &keys, reader, &record, self.zone)?) };
+            }
+            Ok(self.array)
+        })
+        .map(|_| ())
+    }
+
+    /// The Array of all records.
+    pub fn finish(self) -> Value {
+        // SAFETY: an Array that Ruby has made, alive until here.
+        unsafe { Value::from_raw(self.array) }
+    }
+}
+
+/// The Ruby value of a result without records: an Array of Strings or an Integer.
 ///
 /// # Errors
 ///
 /// If the rows are not the statement's, or Ruby raises (no memory).
-pub fn build(ruby: &Ruby, returns: Returns, rows: &Rows, zone: Zone) -> Result<Value, Error> {
-    let mut failure = None;
-    // Everything in one go: a Ruby exception may jump over the frames below, which own nothing but memory
-    // that the rows, outside, or the JSON reader's scratch buffer hold.
-    // SAFETY: the GVL is held, and this is `protect`.
-    let built = protect(|| match unsafe { build_raw(ruby, returns, rows, zone) } {
-        Ok(value) => value,
-        Err(error) => {
-            failure = Some(error);
-            Qnil as VALUE
-        }
-    })?;
-    match failure {
-        Some(error) => Err(error),
-        // SAFETY: a value that Ruby has just made.
-        None => Ok(unsafe { Value::from_raw(built) }),
-    }
-}
-
-unsafe fn build_raw(
-    ruby: &Ruby,
-    returns: Returns,
-    rows: &Rows,
-    zone: Zone,
-) -> Result<VALUE, Error> {
+pub fn build(ruby: &Ruby, returns: Returns, rows: &Rows) -> Result<Value, Error> {
     let core = |error: CoreError| exception(ruby, &error);
-    match returns {
+    let value = protected(|| match returns {
         Returns::Changes => Ok(ruby.integer_from_u64(rows.affected).as_raw()),
         Returns::Number => {
             let row = rows
@@ -91,33 +136,32 @@ unsafe fn build_raw(
             let number = record::number(row).map_err(core)?;
             Ok(ruby.integer_from_i64(number).as_raw())
         }
-        Returns::Texts => {
-            // SAFETY: see `build`.
+        Returns::Texts | Returns::Members | Returns::Seats | Returns::StreamSeats => {
+            // SAFETY: the GVL is held, and this is `protect`; here and below.
             let array = unsafe { rb_ary_new_capa(rows.rows.len() as c_long) };
             for row in &rows.rows {
                 let bytes = record::text(row).map_err(core)?;
-                // SAFETY: see `build`.
+                // SAFETY: as above.
                 unsafe { rb_ary_push(array, text(bytes)) };
             }
             Ok(array)
         }
-        Returns::Members | Returns::Seats | Returns::StreamSeats => {
-            if rows.rows.is_empty() {
-                return Ok(ruby.ary_new().as_raw());
-            }
-            let keys = INTERNED.get().copied().unwrap_or([Qnil as VALUE; 8]);
-            // SAFETY: see `build`; it stays on this stack.
-            let reader = unsafe { Reader::new() };
-            // SAFETY: see `build`.
-            let array = unsafe { rb_ary_new_capa(rows.rows.len() as c_long) };
-            for row in &rows.rows {
-                let record = Record::read(row, returns).map_err(core)?;
-                // SAFETY: see `build`.
-                unsafe { rb_ary_push(array, hash(ruby, &keys, &reader, &record, zone)?) };
-            }
-            Ok(array)
-        }
-    }
+    })?;
+    // SAFETY: a value that Ruby has just made.
+    Ok(unsafe { Value::from_raw(value) })
+}
+
+/// Runs what makes Ruby values. A Ruby exception may jump over the frames in between, which own nothing but
+/// memory that the JSON reader's scratch buffer holds; the rows are owned outside.
+fn protected(make: impl FnOnce() -> Result<VALUE, Error>) -> Result<VALUE, Error> {
+    let mut failure = None;
+    let value = protect(|| {
+        make().unwrap_or_else(|error| {
+            failure = Some(error);
+            Qnil as VALUE
+        })
+    })?;
+    failure.map_or(Ok(value), Err)
 }
 
 unsafe fn hash(
@@ -137,7 +181,7 @@ unsafe fn hash(
         state,
         stream_name,
     ] = *keys;
-    // SAFETY: see `build`.
+    // SAFETY: inside `protected`.
     unsafe {
         let hash = rb_hash_new();
         let mut pairs = Pairs::new(hash);
@@ -168,7 +212,7 @@ unsafe fn hash(
 
 unsafe fn text(bytes: Option<&[u8]>) -> VALUE {
     match bytes {
-        // SAFETY: pointer and length are a slice's; see `build`.
+        // SAFETY: pointer and length are a slice's; inside `protected`.
         Some(bytes) => unsafe { rb_utf8_str_new(bytes.as_ptr().cast(), bytes.len() as c_long) },
         None => Qnil as VALUE,
     }
@@ -177,14 +221,14 @@ unsafe fn text(bytes: Option<&[u8]>) -> VALUE {
 /// The object of a JSON column; `{}` for NULL, as `Record.parse_json` has it.
 unsafe fn object(ruby: &Ruby, reader: &Reader, bytes: Option<&[u8]>) -> Result<VALUE, Error> {
     let Some(bytes) = bytes else {
-        // SAFETY: see `build`.
+        // SAFETY: inside `protected`.
         return Ok(unsafe { rb_hash_new() });
     };
-    // SAFETY: see `build`.
+    // SAFETY: inside `protected`.
     if let Some(value) = unsafe { reader.parse(bytes) } {
         return Ok(value);
     }
-    // SAFETY: see `build`; a String that was made just now.
+    // SAFETY: inside `protected`; a String that was made just now.
     let string = unsafe { Value::from_raw(text(Some(bytes))) };
     let record: RModule = ruby
         .class_object()
