@@ -13,15 +13,28 @@ module Bench
     # Between the labels at the lines' ends.
     LABEL_HEIGHT = 16
 
-    STYLE = <<~CSS
-      .paper { fill: #ffffff; stroke: #d0d0d0 } .grid { stroke: #e4e4e4 } text { fill: #222222; font: 13px sans-serif }
-      .title { font-size: 16px; font-weight: bold } .line { fill: none; stroke-width: 2 } .spread { stroke-width: 1 }
-      .c0 { --c: #c0392b } .c1 { --c: #b9770e } .c2 { --c: #1f6fb2 } .c3 { --c: #3d7f3d }
-      .line, .spread { stroke: var(--c) } .dot, .name { fill: var(--c) } .name { font-weight: bold }
-      .c3 .line { stroke-dasharray: 6 4 }
+    LIGHT = { paper: "#ffffff", edge: "#d0d0d0", grid: "#e4e4e4", text: "#222222",
+              lines: %w[#c0392b #a8690a #1f6fb2 #3d7f3d] }.freeze
+    DARK = { paper: "#161b22", edge: "#30363d", grid: "#2b323b", text: "#e6e6e6",
+             lines: %w[#ff8a7a #e8b04a #6cb6ff #7fd17f] }.freeze
+    DASHES = ["2 3", "8 4", "none", "6 3 2 3"].freeze
+
+    # Without CSS variables, which not every viewer knows.
+    def self.style(colors)
+      lines = colors[:lines].each_with_index.map do |color, index|
+        name = ".c#{index}"
+        "#{name} line, #{name} polyline { stroke: #{color} } #{name} circle, #{name} text { fill: #{color} }"
+      end
+      [".paper { fill: #{colors[:paper]}; stroke: #{colors[:edge]} } .grid { stroke: #{colors[:grid]} } " \
+       "text { fill: #{colors[:text]}; font: 13px sans-serif }", *lines].join("\n")
+    end
+
+    STYLE = <<~CSS.freeze
+      #{style(LIGHT)}
+      .title { font-size: 16px; font-weight: bold } polyline { fill: none; stroke-width: 2 } .name { font-weight: bold }
+      #{DASHES.each_with_index.map { |dashes, index| ".c#{index} polyline { stroke-dasharray: #{dashes} }" }.join(" ")}
       @media (prefers-color-scheme: dark) {
-        .paper { fill: #161b22; stroke: #30363d } .grid { stroke: #2b323b } text { fill: #e6e6e6 }
-        .c0 { --c: #ff8a7a } .c1 { --c: #e8b04a } .c2 { --c: #6cb6ff } .c3 { --c: #7fd17f } .name { fill: var(--c) }
+      #{style(DARK)}
       }
     CSS
 
@@ -72,7 +85,7 @@ module Bench
       @lines.zip(label_positions).map do |(label, color, points), label_y|
         <<~GROUP.chomp
           <g class="c#{color}">
-          <polyline class="line" points="#{points.map { |at, _, median, _| "#{x(at)},#{y(median)}" }.join(" ")}"/>
+          <polyline points="#{points.map { |at, _, median, _| "#{x(at)},#{y(median)}" }.join(" ")}"/>
           #{points.map { |point| mark(label, *point) }.join("\n")}
           #{text(x(points.last.first) + 10, label_y + 4, label, 'class="name"')}
           </g>
@@ -81,7 +94,7 @@ module Bench
     end
 
     def mark(label, at, low, median, high)
-      "<g>#{line(x(at), y(low), x(at), y(high), "spread")}<circle class=\"dot\" cx=\"#{x(at)}\" cy=\"#{y(median)}\" " \
+      "<g>#{line(x(at), y(low), x(at), y(high), nil)}<circle cx=\"#{x(at)}\" cy=\"#{y(median)}\" " \
         "r=\"3.5\"/><title>#{label}, #{count(at)}: #{@format.call(median)}</title></g>"
     end
 
@@ -96,7 +109,7 @@ module Bench
     end
 
     def line(from_x, from_y, to_x, to_y, css = "grid")
-      %(<line class="#{css}" x1="#{from_x}" y1="#{from_y}" x2="#{to_x}" y2="#{to_y}"/>)
+      %(<line #{%(class="#{css}" ) if css}x1="#{from_x}" y1="#{from_y}" x2="#{to_x}" y2="#{to_y}"/>)
     end
 
     def text(at_x, at_y, content, attributes)

@@ -69,7 +69,8 @@ module Bench
         - plain Ruby: pgbus's own `Pgbus::Streams::Presence`
         - active_record route: this gem's statements on ActiveRecord's connection
         - native route: this gem as it is used
-        - limit: the same statements, prepared, straight from Rust with tokio-postgres, nothing around them
+        - limit: the same statements, prepared, straight from Rust with tokio-postgres, nothing around them; where it
+          says threads, one statement for each join on four connections at once
         #{missing}
         #{@circumstances.map { |name, value| "#{name}: #{value}" }.join("  \n")}
       TEXT
