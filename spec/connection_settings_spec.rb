@@ -108,12 +108,13 @@ RSpec.describe "Connection settings", :settings_server do
         user=scram
         password=sécret
         application_name=from the service
+        channel_binding=disable
       INI
       with_env("PGSERVICEFILE" => services, "PGSERVICE" => "app") do
         expect(session_on_both_routes({ adapter: "postgresql" }))
           .to include("user" => "scram", "settings" => include("application_name" => "from the service"))
       end
-      # The pg gem gives libpq its defaults along, which come before the service's values.
+      # Older pg gems pass libpq's defaults on, which come before the service's values.
       with_env("PGSERVICEFILE" => services, "PGPORT" => server.port.to_s) do
         expect(session_on_both_routes({ adapter: "postgresql", service: "app", username: "scram" }))
           .to include("user" => "scram", "settings" => include("application_name" => "from the service"))

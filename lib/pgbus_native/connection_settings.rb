@@ -15,7 +15,10 @@ module Pgbus
       # Variables whose values libpq makes the session's defaults.
       SESSION_VARIABLES = { "PGDATESTYLE" => "datestyle", "PGTZ" => "timezone", "PGGEQO" => "geqo" }.freeze
 
-      private_constant :FILES, :SESSION_VARIABLES
+      # Where a pg gem that brings its own libpq looks for a socket, since that libpq does not know the system's place.
+      SOCKET_FOLDERS = "/var/run/postgresql,/run/postgresql,/tmp"
+
+      private_constant :FILES, :SESSION_VARIABLES, :SOCKET_FOLDERS
 
       # @param db_config [ActiveRecord::DatabaseConfigurations::DatabaseConfig]
       # @param default_timezone [Symbol] `:utc` or `:local`
@@ -34,7 +37,7 @@ module Pgbus
       def keywords
         resolved = resolve(parameters, &:conninfo_hash).compact
         check_encoding(@config[:encoding] || resolved[:client_encoding])
-        utf8({ **files, **resolved, **hosts(resolved), channel_binding: parameters[:channel_binding] })
+        utf8({ **files, **resolved, **hosts(resolved), channel_binding: channel_binding })
       rescue PG::Error => e
         raise ActiveRecord::ConnectionNotEstablished, e.message
       end
@@ -63,30 +66,50 @@ module Pgbus
       private
 
       # As the adapter and the pg gem pass them on: the adapter's own names translated, what libpq does not know
-      # left out, and libpq's defaults as if they had been given.
+      # left out.
       def parameters
         @parameters ||= begin
-          defaults = PG::Connection.conndefaults_hash
           parameters = @config.compact
           parameters[:user] = parameters.delete(:username) if parameters[:username]
           parameters[:dbname] = parameters.delete(:database) if parameters[:database]
-          defaults.compact.merge(parameters.slice(*defaults.keys))
+          parameters = parameters.slice(*defaults.keys)
+          parameters = defaults.compact.merge(parameters) if defaults_given?
+          parameters[:host] = SOCKET_FOLDERS if socket_folders?(defaults.compact.merge(parameters))
+          parameters
         end
+      end
+
+      def defaults
+        @defaults ||= PG::Connection.conndefaults_hash
+      end
+
+      # Older pg gems pass libpq's defaults on as if they had been given, so that they come before a service's values.
+      def defaults_given?
+        !PG::Connection.singleton_class.const_defined?(:RESOLUTION_KEYS)
+      end
+
+      def socket_folders?(parameters)
+        defined?(PG::BUNDLED_LIBPQ_WITH_UNIXSOCKET) && PG::BUNDLED_LIBPQ_WITH_UNIXSOCKET &&
+          parameters.values_at(:host, :hostaddr).all? { |value| value.to_s.empty? }
       end
 
       # Has libpq resolve the parameters, and gives what the block reads from the result. A value that it does
       # not know stops libpq after it has read its files, before it looks up a host or opens a socket.
-      def resolve(parameters)
+      def resolve(parameters, stop: :channel_binding)
         connection = begin
-          PG::Connection.connect_start(parameters.merge(channel_binding: "none, only resolve"))
+          PG::Connection.connect_start(parameters.merge(stop => "none, only resolve"))
         rescue PG::ConnectionBad => e
-          raise unless e.message.include?("channel_binding")
+          raise unless e.message.include?(stop.to_s)
 
           e.connection
         end
         yield connection
       ensure
         connection&.finish
+      end
+
+      def channel_binding
+        resolve(parameters, stop: :sslmode, &:conninfo_hash)[:channel_binding]
       end
 
       # The password file may have another password for each host, and libpq tells only the first one's.

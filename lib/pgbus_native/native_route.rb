@@ -24,7 +24,7 @@ module Pgbus
       rescue ActiveRecord::ConnectionNotEstablished
         raise unless Databases.outdated?(@pool.db_config, @database)
 
-        # Nothing was sent.
+        # Nothing was sent, or what has the same outcome when it is sent again.
         (Databases.for(@pool) || ActiveRecordRoute.new(@pool)).run(statement, params)
       end
     end
