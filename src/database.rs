@@ -464,7 +464,7 @@ impl Attempt {
         if !lost.is_empty() {
             // The server may not know yet that the connection is gone, and the statement may still wait for a
             // lock: it must not happen after what is answered, or repeated, now.
-            let _ = timeout(PATIENCE, session.canceller().send()).await;
+            let _ = timeout(PATIENCE / 2, session.canceller().send()).await;
         }
         if lost.is_empty() {
             return (Some(session), results);

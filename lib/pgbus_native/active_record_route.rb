@@ -43,13 +43,22 @@ module Pgbus
       end
 
       def execute(connection, statement, params)
-        build(statement, connection.raw_connection.exec_params(statement.sql, params))
+        build(statement, live(connection).exec_params(statement.sql, params))
       rescue PG::ConnectionBad, PG::UnableToSend => e
         # ActiveRecord is not told by the raw connection; it connects again when it knows.
         connection.disconnect! unless connection.transaction_open?
         raise e if e.is_a?(PG::ConnectionBad)
 
         raise PG::ConnectionBad, e.message
+      end
+
+      # The raw connection, a new one if libpq knows that it is lost. A transaction is lost with it.
+      def live(connection)
+        raw = connection.raw_connection
+        return raw if raw.status == PG::CONNECTION_OK || connection.transaction_open?
+
+        connection.disconnect!
+        connection.raw_connection
       end
 
       def array(texts)

@@ -207,7 +207,10 @@ fn advance(ruby: &Ruby, call: &mut Call, grace: &Grace, enough: usize) -> Result
     if let Some(patience) = grace.patience() {
         match call.advance_briefly(patience, enough) {
             Progress::Paused => grace.was_in_vain(),
-            progress => return Ok(progress),
+            progress => {
+                grace.was_worth_it();
+                return Ok(progress);
+            }
         }
     }
     let interrupt = Interrupt::new();

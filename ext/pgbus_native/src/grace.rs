@@ -6,11 +6,13 @@
 //! not near enough does not answer in time. Both are found out as calls go by.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Getting the GVL back took so long that something computes.
 const SLOW: Duration = Duration::from_millis(10);
+/// After so many misses in a row the server is too far away.
+const MOST_MISSES: u32 = 5;
 /// What was found out is trusted for so long.
 const TRUST: Duration = Duration::from_secs(1);
 
@@ -20,7 +22,9 @@ pub struct Grace {
     patience: Duration,
     /// Until when something is known to compute, in milliseconds.
     contended_until: AtomicU64,
-    /// Until when the server is known not to answer in time, in milliseconds.
+    /// How many calls in a row the server has not answered in time.
+    misses: AtomicU32,
+    /// Until when it is not worth another try, in milliseconds.
     hopeless_until: AtomicU64,
 }
 
@@ -30,6 +34,7 @@ impl Grace {
         Grace {
             patience,
             contended_until: AtomicU64::new(0),
+            misses: AtomicU32::new(0),
             hopeless_until: AtomicU64::new(0),
         }
     }
@@ -52,9 +57,16 @@ impl Grace {
         }
     }
 
-    /// Learns that a call was not answered in time.
+    /// Learns that a call was answered in time.
+    pub fn was_worth_it(&self) {
+        self.misses.store(0, Ordering::Relaxed);
+    }
+
+    /// Learns that a call was not answered in time. One miss may be a statement that waits for a lock.
     pub fn was_in_vain(&self) {
-        self.hopeless_until.store(later(), Ordering::Relaxed);
+        if self.misses.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_MISSES {
+            self.hopeless_until.store(later(), Ordering::Relaxed);
+        }
     }
 }
 
