@@ -444,7 +444,7 @@ impl Attempt {
             .first()
             .is_some_and(|request| request.statement.repeatable);
         let mut session = match session {
-            Some(session) if session.is_fresh(repeatable) || session.is_alive().await => session,
+            Some(session) if session.is_alive().await => session,
             _ => match self.connect().await {
                 Ok(session) => session,
                 Err(error) => return (None, vec![Err(error); requests.len()]),

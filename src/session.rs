@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
 use futures_util::pin_mut;
@@ -70,7 +69,6 @@ pub(crate) struct Session {
     canceller: Canceller,
     /// Named statements that this session has prepared; `None` if names are not to be used.
     prepared: Option<HashMap<&'static str, Prepared>>,
-    last_answer: Instant,
 }
 
 impl Session {
@@ -92,18 +90,11 @@ impl Session {
             client,
             canceller,
             prepared: config.prepared_statements.then(HashMap::new),
-            last_answer: Instant::now(),
         })
     }
 
     pub(crate) fn canceller(&self) -> Canceller {
         self.canceller.clone()
-    }
-
-    /// Whether the server has answered so lately that looking whether it is there is not worth the time, for a
-    /// statement that can be repeated if it is not.
-    pub(crate) fn is_fresh(&self, repeatable: bool) -> bool {
-        repeatable && self.last_answer.elapsed() < Duration::from_millis(10)
     }
 
     /// Whether the server is still there, as far as what has arrived on the socket tells.
@@ -122,7 +113,6 @@ impl Session {
         arrivals: Option<&Arrivals>,
     ) -> Result<Rows, Error> {
         let result = self.try_run(request, arrivals).await;
-        self.last_answer = Instant::now();
         match result {
             Err(error) if self.lost_statement(&error) => {
                 if let Some(prepared) = self.prepared.as_mut() {
