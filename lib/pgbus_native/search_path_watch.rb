@@ -33,27 +33,32 @@ module Pgbus
         path
       end
 
-      # The adapter's writer, which keeps what it has set.
+      # The adapter's writer keeps what it has set, so that {SearchPathWatch.changed?} can compare it. Not every
+      # call sends a statement, and what is set in a transaction may be rolled back.
       def schema_search_path=(path)
-        super
+        known = @pgbus_native_search_path_set
         @pgbus_native_search_path_set = false
+        super
+        @pgbus_native_search_path_set = @pgbus_native_search_path_set ? transaction_open? : known
       end
 
       private
+
+      # What SQL can change the path with.
+      CHANGES = /search_path|\bset\s+(?:session\s+|local\s+)?schema\b|\b(?:reset|discard)\s+all\b/i
+      READS = /\A\s*show\b/i
+      private_constant :CHANGES, :READS
 
       def configure_connection
         super
         @pgbus_native_search_path_set = false
       end
 
-      # Every statement passes here.
+      # Every statement passes here. The connection may be made inside, and be set up anew.
       def log(sql, *, **)
-        @pgbus_native_search_path_set = true if sets_search_path?(sql)
         super
-      end
-
-      def sets_search_path?(sql)
-        (sql.include?("search_path") || sql.include?("SEARCH_PATH")) && !sql.match?(/\A\s*SHOW\b/i)
+      ensure
+        @pgbus_native_search_path_set = true if sql.match?(CHANGES) && !sql.match?(READS)
       end
     end
   end

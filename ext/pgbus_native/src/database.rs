@@ -15,7 +15,7 @@ use pgbus_native_core::{
 };
 use rb_sys::{rb_fiber_scheduler_current, rb_str_export_to_enc, rb_utf8_encoding};
 
-use crate::error::exception;
+use crate::error::{self, exception};
 use crate::grace::Grace;
 use crate::gvl::without_gvl;
 use crate::record::{self, Records};
@@ -149,7 +149,7 @@ pub fn finish_cancelling(ruby: &Ruby, seconds: f64) -> Result<(), Error> {
 fn seconds(ruby: &Ruby, options: RHash, name: &str) -> Result<Duration, Error> {
     let seconds: f64 = options.fetch(ruby.to_symbol(name))?;
     Duration::try_from_secs_f64(seconds)
-        .map_err(|error| Error::new(ruby.exception_arg_error(), format!("{name}: {error}")))
+        .map_err(|reason| error::new(ruby.exception_arg_error(), &format!("{name}: {reason}")))
 }
 
 fn answer(ruby: &Ruby, answer: Result<Rows, CoreError>) -> Result<Rows, Error> {
@@ -227,9 +227,9 @@ fn advance(ruby: &Ruby, call: &mut Call, grace: &Grace, enough: usize) -> Result
 /// Runs a call on a worker thread while the fiber's scheduler runs other fibers.
 fn perform_for_fiber(ruby: &Ruby, call: Call) -> Result<Result<Rows, CoreError>, Error> {
     let job = Job::start(call).map_err(|error| {
-        Error::new(
+        error::new(
             ruby.exception_runtime_error(),
-            format!("pgbus_native could not start a worker thread: {error}"),
+            &format!("pgbus_native could not start a worker thread: {error}"),
         )
     })?;
     let waited = wait_readable(ruby, &job);
@@ -238,7 +238,7 @@ fn perform_for_fiber(ruby: &Ruby, call: Call) -> Result<Result<Rows, CoreError>,
         return Err(error);
     }
     job.answer().ok_or_else(|| {
-        Error::new(
+        error::new(
             ruby.exception_runtime_error(),
             "pgbus_native panicked, which is a bug to be reported; its message is on standard error",
         )
@@ -259,7 +259,7 @@ fn wait_readable(ruby: &Ruby, job: &Job) -> Result<(), Error> {
 
 fn setting(ruby: &Ruby, entry: Value) -> Result<Setting, Error> {
     let entry = RArray::from_value(entry)
-        .ok_or_else(|| Error::new(ruby.exception_type_error(), "a setting is an Array"))?;
+        .ok_or_else(|| error::new(ruby.exception_type_error(), "a setting is an Array"))?;
     let name: String = entry.entry(0)?;
     let kind: String = entry.entry::<magnus::Symbol>(1)?.name()?.into_owned();
     let value = match kind.as_str() {
@@ -287,9 +287,9 @@ fn param(ruby: &Ruby, value: Value) -> Result<Param, Error> {
 /// A String's bytes in UTF-8, transcoded as the pg gem does: what cannot be transcoded is left to the server.
 fn text(ruby: &Ruby, value: Value) -> Result<Vec<u8>, Error> {
     let string = RString::from_value(value).ok_or_else(|| {
-        Error::new(
+        error::new(
             ruby.exception_type_error(),
-            format!("wrong argument type {} (expected String)", value.class()),
+            &format!("wrong argument type {} (expected String)", value.class()),
         )
     })?;
     let exported = protect(|| {
@@ -299,12 +299,12 @@ fn text(ruby: &Ruby, value: Value) -> Result<Vec<u8>, Error> {
     // SAFETY: `rb_str_export_to_enc` returns a String.
     let exported = unsafe { Value::from_raw(exported) };
     let Some(exported) = RString::from_value(exported) else {
-        return Err(Error::new(ruby.exception_type_error(), "not a String"));
+        return Err(error::new(ruby.exception_type_error(), "not a String"));
     };
     // SAFETY: the bytes are copied before Ruby runs again.
     let bytes = unsafe { exported.as_slice() }.to_vec();
     if bytes.contains(&0) {
-        return Err(Error::new(
+        return Err(error::new(
             ruby.exception_arg_error(),
             "string contains null byte",
         ));

@@ -1,6 +1,6 @@
 //! The exceptions that callers already rescue.
 
-use magnus::{Error, ExceptionClass, Module, RHash, RModule, Ruby};
+use magnus::{Class, Error, ExceptionClass, Module, RHash, RModule, Ruby};
 use pgbus_native_core::Error as CoreError;
 
 /// The SQLSTATE of "database does not exist", for which ActiveRecord has a class of its own.
@@ -24,8 +24,17 @@ pub fn exception(ruby: &Ruby, error: &CoreError) -> Error {
         CoreError::Protocol(_) => class(ruby, "PG", "Error"),
     };
     match class {
-        Ok(class) => Error::new(class, error.to_string()),
+        Ok(class) => new(class, &error.to_string()),
         Err(missing) => missing,
+    }
+}
+
+/// An exception, made here and now: making it runs Ruby code, where a `Thread#kill` may arrive, which magnus does
+/// not expect while it raises.
+pub fn new(class: ExceptionClass, message: &str) -> Error {
+    match class.new_instance((message,)) {
+        Ok(exception) => Error::from(exception),
+        Err(jump) => jump,
     }
 }
 

@@ -70,9 +70,9 @@ pub fn panicked(ruby: &Ruby, panic: &(dyn Any + Send)) -> Error {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("without a message");
-    Error::new(
+    crate::error::new(
         ruby.exception_runtime_error(),
-        format!("pgbus_native panicked, which is a bug to be reported: {text}"),
+        &format!("pgbus_native panicked, which is a bug to be reported: {text}"),
     )
 }
 
