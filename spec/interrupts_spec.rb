@@ -404,4 +404,18 @@ RSpec.describe "Presence when a call is interrupted", implementation: Implementa
       end
     end
   end
+
+  it "is no match for a kill that arrives while a server's error is being raised", :slow do
+    output = Subprocess.lines(<<~RUBY)
+      presence = presence_of("room:42")
+      1500.times do
+        thread = Thread.new { loop { Pgbus::Native.with_route(:native) { presence.leave(connection_id: "\\xff") } rescue nil } }
+        sleep rand * 0.004
+        thread.kill.join
+      end
+      puts "alive"
+    RUBY
+
+    expect(output).to eq(["alive"])
+  end
 end
