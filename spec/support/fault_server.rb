@@ -121,10 +121,18 @@ class FaultServer
          AND backend_type = 'client backend'").map { |row| row["pid"].to_i }
   end
 
-  # Ends all sessions in the database but the asking one.
+  # Ends the sessions that there are now, and returns when they are gone.
   def terminate_sessions
-    sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-         WHERE datname = current_database() AND pid <> pg_backend_pid()").size
+    administer(DATABASE) do |connection|
+      there = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+      pids = connection.exec("SELECT pid, pg_terminate_backend(pid) #{there}").column_values(0)
+      deadline = Time.now + 10
+      while (left = connection.exec("SELECT pid #{there}").column_values(0) & pids).any?
+        raise "sessions #{left} survive their termination" if Time.now > deadline
+
+        sleep 0.002
+      end
+    end
   end
 
   # Process ids of the sessions that wait for a lock.
