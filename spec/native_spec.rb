@@ -277,10 +277,10 @@ RSpec.describe "Pgbus::Native", implementation: Implementation::AUTO do
     end
 
     it "is active_record on every thread while the pool is pinned, as in transactional tests" do
-      base.connection_pool.pin_connection!(true)
+      pin_connection
       presence.join(member_id: "7")
       expect_active_record { in_threads(2) { expect(presence.count).to eq(1) } }
-      base.connection_pool.unpin_connection!
+      unpin_connection
 
       expect(rows).to be_empty
     end

@@ -222,10 +222,10 @@ RSpec.describe "The route of a call", implementation: Implementation::AUTO do
 
   describe "with a pinned connection, as in transactional tests" do
     def pinned
-      base.connection_pool.pin_connection!(true)
+      pin_connection
       yield
     ensure
-      base.connection_pool.unpin_connection!
+      unpin_connection
     end
 
     it "shows everyone everything, whichever thread wrote it, and it is gone afterwards" do
@@ -274,6 +274,8 @@ RSpec.describe "The route of a call", implementation: Implementation::AUTO do
     end
 
     it "stays so while pins are nested, and ends with the last" do
+      skip "Rails 7.1 does not nest them" unless base.connection_pool.respond_to?(:pin_connection!)
+
       pinned do
         pinned { presence.join(member_id: "inner") }
         expect_active_record { expect(presence.count).to eq(0) }

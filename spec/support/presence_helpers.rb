@@ -97,6 +97,24 @@ module PresenceHelpers
     SpecDatabase.establish
   end
 
+  # What Rails does around a transactional test, for all its threads.
+  def pin_connection
+    pool = ActiveRecord::Base.connection_pool
+    return pool.pin_connection!(true) if pool.respond_to?(:pin_connection!)
+
+    # Rails 7.1
+    pool.lock_thread = true
+    pool.connection.begin_transaction(joinable: false, _lazy: false)
+  end
+
+  def unpin_connection
+    pool = ActiveRecord::Base.connection_pool
+    return pool.unpin_connection! if pool.respond_to?(:unpin_connection!)
+
+    pool.connection.rollback_transaction
+    pool.lock_thread = false
+  end
+
   # Holds the row locks, or the table's, of the statement until the block ends.
   def while_locked(statement = "LOCK TABLE pgbus_presence_members")
     SpecDatabase.connect do |connection|
