@@ -706,6 +706,29 @@ fn named_statements_survive_their_loss_and_a_changed_column() {
 }
 
 #[test]
+fn named_statements_survive_their_deallocation() {
+    static DEALLOCATE: Statement = Statement {
+        name: "DEALLOCATE",
+        sql: "DEALLOCATE ALL",
+        returns: Returns::Changes,
+        repeatable: false,
+        batch: None,
+    };
+    let table = Table::with_seats();
+    let mut config = table.config();
+    config.pool_size = 1;
+    let database = Database::new(config);
+    run(&database, &sql::JOIN_MEMBER, &["room", "7", "{}"]).unwrap();
+    // The statement that does it is one of those that are gone afterwards.
+    run(&database, &DEALLOCATE, &[]).unwrap();
+    let left = run(&database, &sql::LEAVE_MEMBER, &["room", "7"]).unwrap();
+    assert_eq!(left.affected, 1);
+    run(&database, &DEALLOCATE, &[]).unwrap();
+    run(&database, &sql::JOIN_MEMBER, &["room", "7", "{}"]).unwrap();
+    assert_eq!(database.stats().connects, 1);
+}
+
+#[test]
 fn a_server_error_has_its_sqlstate_and_no_effect_on_the_connection() {
     let table = Table::before_seats();
     let database = table.database();
