@@ -214,7 +214,9 @@ fn advance(ruby: &Ruby, call: &mut Call, grace: &Grace, enough: usize) -> Result
         }
     }
     let interrupt = Interrupt::new();
+    let outside = grace.outside();
     let done = without_gvl(ruby, &interrupt, || call.advance(&interrupt, enough))?;
+    drop(outside);
     Ok(match done {
         Some(done) => {
             grace.got_back_after(done.waited);

@@ -22,6 +22,8 @@ pub struct Grace {
     patience: Duration,
     /// Until when something is known to compute, in milliseconds.
     contended_until: AtomicU64,
+    /// How many calls are without the GVL, or wait to get it back.
+    outside: AtomicU32,
     /// How many calls in a row the server has not answered in time.
     misses: AtomicU32,
     /// Until when it is not worth another try, in milliseconds.
@@ -34,20 +36,30 @@ impl Grace {
         Grace {
             patience,
             contended_until: AtomicU64::new(0),
+            outside: AtomicU32::new(0),
             misses: AtomicU32::new(0),
             hopeless_until: AtomicU64::new(0),
         }
     }
 
-    /// How long to keep the GVL for a call that begins now, if at all.
+    /// How long to keep the GVL for a call that begins now, if at all: not while another call waits to get it
+    /// back, since a thread that never gives it up would starve it.
     pub fn patience(&self) -> Option<Duration> {
-        if self.contended_until.load(Ordering::Relaxed) == 0 {
+        if self.contended_until.load(Ordering::Relaxed) == 0
+            || self.outside.load(Ordering::Relaxed) > 0
+        {
             return None;
         }
         let now = milliseconds();
         let worth_it = now < self.contended_until.load(Ordering::Relaxed)
             && now >= self.hopeless_until.load(Ordering::Relaxed);
         worth_it.then_some(self.patience)
+    }
+
+    /// Notes that a call gives up the GVL, until what is returned is dropped.
+    pub fn outside(&self) -> Outside<'_> {
+        self.outside.fetch_add(1, Ordering::Relaxed);
+        Outside(self)
     }
 
     /// Learns how long it took to get the GVL back.
@@ -67,6 +79,15 @@ impl Grace {
         if self.misses.fetch_add(1, Ordering::Relaxed) + 1 >= MOST_MISSES {
             self.hopeless_until.store(later(), Ordering::Relaxed);
         }
+    }
+}
+
+/// A call without the GVL.
+pub struct Outside<'a>(&'a Grace);
+
+impl Drop for Outside<'_> {
+    fn drop(&mut self) {
+        self.0.outside.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
