@@ -88,7 +88,8 @@ RSpec.describe "Presence and memory", :slow, implementation: Implementation::AUT
           given_up(0...(2_000 * share)) + large(0...(4_500 * share)) + expired(0...(1_500 * share))
       end
 
-      3.times { round(0.1) }
+      # Until pools, threads, batches and the allocator's arenas have the sizes that they keep.
+      2.times { round(0.3) }
       before = kilobytes
       made = round(1)
       puts made, kilobytes - before
@@ -105,8 +106,8 @@ RSpec.describe "Presence and memory", :slow, implementation: Implementation::AUT
       require "support/numbered_calls"
       presence = presence_of("room:42")
       metadata = { "text" => "ü" * 50, "list" => [1, 2.5, nil, true, "x", [], {}], "deep" => { "a" => { "b" => [[1]] } },
-                   "big" => 10**30, "wide" => 20.times.to_h { |number| ["key#{number}", number] } }
-      5.times { |number| presence.join(member_id: number, connection_id: "c#{number}", seat: "s", metadata:) }
+                   "big" => 10**30, "wide" => 5.times.to_h { |number| ["key#{number}", number] } }
+      3.times { |number| presence.join(member_id: number, connection_id: "c#{number}", seat: "s", metadata:) }
       caller = NumberedCalls.new(presence_of("stress"), "stress")
       caller.calls(0...8)
 
@@ -124,11 +125,11 @@ RSpec.describe "Presence and memory", :slow, implementation: Implementation::AUT
       expired = Pgbus::Streams::Presence.expire_seats!(ttl_for: ->(name) { name == "room:42" ? 0 : 1000 }, min_ttl: 0)
       GC.stress = false
 
-      p members.map { |record| record["metadata"] } == [metadata] * 5, joined["metadata"] == metadata
+      p members.map { |record| record["metadata"] } == [metadata] * 3, joined["metadata"] == metadata
       p touched.sort, count, refused[0, 5], expired.size
     RUBY
 
-    expect(lines).to eq(["true", "true", '["c0", "c1", "c2"]', "5", '"ERROR"', "5"])
+    expect(lines).to eq(["true", "true", '["c0", "c1", "c2"]', "3", '"ERROR"', "3"])
   end
 
   it "answers rightly while the collector moves objects" do
