@@ -245,8 +245,7 @@ RSpec.describe "Presence in processes that fork and end", :fault_server, impleme
 
     {
       "preload_app! and a phased restart, which Puma then makes a full one" => ["preload_app!", :USR1],
-      "a phased restart, worker by worker" => ["", :USR1],
-      "preload_app! and a restart of the master" => ["preload_app!", :USR2]
+      "a phased restart, worker by worker" => ["", :USR1]
     }.each do |name, (settings, signal)|
       it "answers every request through #{name}" do
         PumaCluster.run(settings, url: server.url) do |cluster|
