@@ -462,9 +462,7 @@ impl Attempt {
         };
         let lost = broken(&results);
         if !lost.is_empty() {
-            // The server may not know yet that the connection is gone, and the statement may still wait for a
-            // lock: it must not happen after what is answered, or repeated, now.
-            let _ = timeout(PATIENCE / 2, session.canceller().send()).await;
+            session.cancel_lost().await;
         }
         if lost.is_empty() {
             return (Some(session), results);
@@ -485,7 +483,11 @@ impl Attempt {
         *lock(&self.cancel) = Some(session.canceller());
         let again: Vec<Request> = lost.iter().map(|&index| requests[index].clone()).collect();
         let repeated = carry_out(&mut session, &again, arrivals).await;
-        let session = broken(&repeated).is_empty().then_some(session);
+        let broken_again = !broken(&repeated).is_empty();
+        if broken_again {
+            session.cancel_lost().await;
+        }
+        let session = (!broken_again).then_some(session);
         for (index, result) in lost.into_iter().zip(repeated) {
             results[index] = result;
         }

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use futures_util::pin_mut;
 use tokio::task::yield_now;
+use tokio::time::timeout;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row, Statement as Prepared};
 
@@ -95,6 +97,13 @@ impl Session {
 
     pub(crate) fn canceller(&self) -> Canceller {
         self.canceller.clone()
+    }
+
+    /// Cancels what the server may still be running for this broken session. It may not know yet that the
+    /// connection is gone, and the statement may wait for a lock: it must not happen after what is answered, or
+    /// repeated, now.
+    pub(crate) async fn cancel_lost(&self) {
+        let _ = timeout(Duration::from_secs(1), self.canceller.send()).await;
     }
 
     /// Whether the server is still there, as far as what has arrived on the socket tells.
