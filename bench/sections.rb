@@ -145,7 +145,7 @@ module Bench
     def run(prefix: "", port: nil, sizes: quick? ? [1, MANY] : SIZES)
       columns(port: port, threads: sizes.max) do |columns|
         sizes.each do |threads|
-          in_turns(columns, quick? ? 1 : 5) { |column| measure(column, threads, prefix) }
+          in_turns(columns, quick? ? 1 : 3) { |column| measure(column, threads, prefix) }
         end
       end
     end
@@ -170,7 +170,7 @@ module Bench
     def run
       columns(Column.names - ["limit"]) do |columns|
         in_turns(columns, 1) { |column| column.ask("join", "warm", 1) }
-        in_turns(columns, quick? ? 1 : 3) do |column|
+        in_turns(columns, quick? ? 1 : 2) do |column|
           beside_busy_thread(column) { measure(column) }
         end
       end
