@@ -34,25 +34,40 @@ RSpec.describe "Presence among sweepers", :fault_server, :slow, implementation: 
     expect(server.log).not_to include("deadlock")
   end
 
-  it "has no deadlock between touches of many seats and calls that share statements" do
-    before = deadlocks
-    ids = Array.new(40) { |number| "c#{number}" }
+  # Processes with many threads that touch, join and change the same seats.
+  def crowd(ids)
     ids.each { |id| presence.join(member_id: id, connection_id: id) }
     children = Array.new(4) do |number|
       fork_child do
         random = Random.new(number)
-        in_threads(12) do
-          100.times do
-            presence.touch(connection_id: ids.shuffle(random:))
-            presence.join(member_id: "x", connection_id: ids.sample(random:))
-            presence.set_state(connection_id: ids.sample(random:), state: { n: 1 })
-          end
-        end
+        in_threads(12, within: 50) { 100.times { touch_join_and_change(ids, random) } }
         :done
       end
     end
+    children.map { |child| child.value(within: 60) }
+  end
 
-    expect(children.map { |child| child.value(within: 60) }).to eq([:done] * 4)
+  def touch_join_and_change(ids, random)
+    presence.touch(connection_id: ids.shuffle(random:))
+    presence.join(member_id: "x", connection_id: ids.sample(random:))
+    presence.set_state(connection_id: ids.sample(random:), state: { n: 1 })
+  end
+
+  it "has no deadlock between touches of many seats and calls that share statements" do
+    before = deadlocks
+
+    expect(crowd(Array.new(40) { |number| "c#{number}" })).to eq([:done] * 4)
+    expect(deadlocks).to eq(before)
+  end
+
+  it "has no deadlock where ids are citext, whose order is not that of text" do
+    server.sql("CREATE EXTENSION IF NOT EXISTS citext")
+    %w[stream_name member_id connection_id].each do |column|
+      server.sql("ALTER TABLE pgbus_presence_members ALTER #{column} TYPE citext")
+    end
+    before = deadlocks
+
+    expect(crowd(%w[a B c D e F g H])).to eq([:done] * 4)
     expect(deadlocks).to eq(before)
   end
 end
