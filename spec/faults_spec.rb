@@ -360,6 +360,24 @@ RSpec.describe "Presence when the database goes away", :fault_server, implementa
     end
   end
 
+  it "lets other threads run while rows trickle in over a slow network" do
+    server.sql("INSERT INTO pgbus_presence_members (stream_name, member_id, connection_id)
+                SELECT $1, n, n FROM generate_series(1, 3000) n", stream.name)
+    through_a_proxy do |proxy|
+      proxy.delay = 0.01
+      listing = in_thread { presence.members.size }
+      longest = 0
+      while listing.alive?
+        before = now
+        sleep 0.001
+        longest = [longest, now - before].max
+      end
+
+      expect(listing.value).to eq(3000)
+      expect(longest).to be < 0.5
+    end
+  end
+
   describe "where no connection can be made" do
     it "raises ActiveRecord::ConnectionNotEstablished at once, and works when the server is back" do
       presence.join(member_id: "7")

@@ -29,12 +29,21 @@ RSpec.describe "Presence in processes that fork and end", :fault_server, impleme
     def with_busy_threads
       enough = false
       threads = Array.new(6) { |name| in_thread { caller_of("parent#{name}").calls_until { enough } } }
+      threads << in_thread { on_fibers { |name| caller_of("fiber#{name}").calls_until { enough } }.sum }
       yield
       enough = true
       threads.each { |thread| expect(thread.join(10)).to be(thread) }
       expect(threads.map(&:value)).to all(be > 20)
     ensure
       threads&.each(&:kill)
+    end
+
+    # What a reactor's fibers give; without async, what threads do.
+    def on_fibers(&)
+      require "async"
+      Async { |task| Array.new(5) { |name| task.async { yield name } }.map(&:wait) }.wait
+    rescue LoadError
+      in_threads(5, &)
     end
 
     def own_sessions

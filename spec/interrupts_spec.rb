@@ -249,7 +249,7 @@ RSpec.describe "Presence when a call is interrupted", implementation: Implementa
       sql("CREATE TRIGGER dawdle BEFORE INSERT ON pgbus_presence_members FOR EACH ROW EXECUTE FUNCTION dawdle()")
     end
 
-    after { sql("DROP FUNCTION dawdle() CASCADE") }
+    after { sql("DROP FUNCTION IF EXISTS dawdle() CASCADE") }
 
     # Makes calls until there are no numbers left.
     def restless_caller(name, numbers, stop)
@@ -294,6 +294,24 @@ RSpec.describe "Presence when a call is interrupted", implementation: Implementa
       threads.each { |thread| expect(thread.join(10)).to be(thread) }
 
       expect(interrupts.size).to be > 1000
+      expect_all_is_well
+    end
+
+    it "gives all rows or none, when it is interrupted while they come in" do
+      sql("INSERT INTO pgbus_presence_members (stream_name, member_id, connection_id, metadata)
+           SELECT $1, n, n, jsonb_build_object('n', n) FROM generate_series(1, 3000) n", stream.name)
+      random = Random.new(11)
+      all = Array.new(3000) { |index| [index + 1, index + 1] }
+      complete = 0
+      400.times do
+        members = Timeout.timeout(random.rand * 0.03) { presence.members }
+        complete += 1
+        expect(members.map { |member| [member["id"].to_i, member["metadata"]["n"]] }.sort).to eq(all)
+      rescue Timeout::Error, Timeout::ExitException => e
+        interrupts << e
+      end
+
+      expect([complete, interrupts.size]).to all(be > 20)
       expect_all_is_well
     end
 
