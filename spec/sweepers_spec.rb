@@ -40,7 +40,7 @@ RSpec.describe "Presence among sweepers", :fault_server, :slow, implementation: 
     children = Array.new(4) do |number|
       fork_child do
         random = Random.new(number)
-        in_threads(12, within: 50) { 100.times { touch_join_and_change(ids, random) } }
+        in_threads(12, within: 50) { 60.times { touch_join_and_change(ids, random) } }
         :done
       end
     end
