@@ -88,6 +88,26 @@ macro_rules! no_seat_unseen {
     };
 }
 
+/// The order in which every statement locks rows, whatever the types and collations of the columns: batched
+/// requests are texts, and the columns may be `citext`, which sorts otherwise.
+macro_rules! in_key_order {
+    ($stream:literal, $alias:literal, $key:literal) => {
+        concat!(
+            " ORDER BY lower(",
+            $stream,
+            "::text) COLLATE \"C\", ",
+            $stream,
+            "::text COLLATE \"C\", lower(",
+            $alias,
+            $key,
+            "::text) COLLATE \"C\", ",
+            $alias,
+            $key,
+            "::text COLLATE \"C\" "
+        )
+    };
+}
+
 macro_rules! join_member {
     ($conflict:literal) => {
         concat!(
@@ -176,9 +196,7 @@ macro_rules! found {
             $key,
             " AND ",
             $member_keyed,
-            " ORDER BY m.stream_name, m.",
-            $key,
-            " ",
+            in_key_order!("m.stream_name", "m.", $key),
             $lock,
             " OF m) "
         )
@@ -210,9 +228,9 @@ macro_rules! join_members {
             "m AS (
                INSERT INTO pgbus_presence_members AS j
                  (stream_name, member_id, metadata, joined_at, last_seen_at)
-               SELECT stream_name, member_id, metadata::jsonb, NOW(), NOW() FROM given
-               ORDER BY stream_name, member_id
-               ON CONFLICT ",
+               SELECT stream_name, member_id, metadata::jsonb, NOW(), NOW() FROM given",
+            in_key_order!("stream_name", "", "member_id"),
+            "ON CONFLICT ",
             $conflict,
             " DO UPDATE SET metadata = EXCLUDED.metadata, last_seen_at = NOW()
                RETURNING j.*)
@@ -335,15 +353,17 @@ statements! {
 
     /// `$1` stream, `$2` connections; answers with those that are there. A row that was changed between the
     /// snapshot and the lock has moved, so that the update does not see it: whoever changed it has touched it.
-    TOUCH_SEATS: Texts, repeatable: true,
+    TOUCH_SEATS: Texts, repeatable: true, concat!(
         "WITH found AS MATERIALIZED (
            SELECT m.ctid AS place, m.connection_id FROM pgbus_presence_members m
-           WHERE m.stream_name = $1 AND m.connection_id = ANY ($2::text[])
-           ORDER BY m.connection_id FOR NO KEY UPDATE),
+           WHERE m.stream_name = $1 AND m.connection_id = ANY ($2::text[])",
+        in_key_order!("m.stream_name", "m.", "connection_id"),
+        "FOR NO KEY UPDATE),
          touched AS (
            UPDATE pgbus_presence_members m SET last_seen_at = NOW()
            WHERE m.ctid = ANY (ARRAY(SELECT place FROM found)) AND m.stream_name = $1)
-         SELECT connection_id::text AS connection_id FROM found";
+         SELECT connection_id::text AS connection_id FROM found"
+    );
 
     /// `$1` stream, `$2` connection, `$3` the state to merge in.
     SET_STATE: Seats, batch: SET_STATES SEAT, repeatable: true, concat!(
@@ -426,9 +446,9 @@ statements! {
         "m AS (
            INSERT INTO pgbus_presence_members AS j
              (stream_name, member_id, metadata, connection_id, seat, joined_at, last_seen_at)
-           SELECT stream_name, member_id, metadata::jsonb, connection_id, seat, NOW(), NOW() FROM given
-           ORDER BY stream_name, connection_id
-           ON CONFLICT (stream_name, connection_id) WHERE connection_id IS NOT NULL
+           SELECT stream_name, member_id, metadata::jsonb, connection_id, seat, NOW(), NOW() FROM given",
+        in_key_order!("stream_name", "", "connection_id"),
+        "ON CONFLICT (stream_name, connection_id) WHERE connection_id IS NOT NULL
            DO UPDATE SET member_id = EXCLUDED.member_id, metadata = EXCLUDED.metadata,
                          seat = EXCLUDED.seat, last_seen_at = NOW()
            RETURNING j.*)
