@@ -6,9 +6,13 @@ require "open3"
 require "socket"
 require "tmpdir"
 
+require_relative "waiting"
+
 # A PostgreSQL server of the examples' own, which they may stop, kill and start again. The server that
 # DATABASE_URL names is never touched.
 class FaultServer
+  include Waiting
+
   DATABASE = "faults"
   USER = "postgres"
 
@@ -121,6 +125,15 @@ class FaultServer
          AND backend_type = 'client backend'").map { |row| row["pid"].to_i }
   end
 
+  # Kills the process of a session, for which the server ends all of them and recovers; returns when it has.
+  def crash
+    administer(DATABASE) do |witness|
+      Process.kill(:KILL, sessions.find { |pid| pid != witness.backend_pid } || raise("there is no session to kill"))
+      wait_until("the server has ended all sessions") { !answers? { witness.exec("SELECT 1") } }
+    end
+    wait_until("the server has recovered") { answers? { sessions } }
+  end
+
   # Ends the sessions that there are now, and returns when they are gone.
   def terminate_sessions
     administer(DATABASE) do |connection|
@@ -187,6 +200,13 @@ class FaultServer
 
   def log_file
     "#{@folder}/log"
+  end
+
+  def answers?
+    yield
+    true
+  rescue PG::Error
+    false
   end
 
   def running?
