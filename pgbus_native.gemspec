@@ -13,10 +13,12 @@ Gem::Specification.new do |spec|
   spec.required_ruby_version = ">= 3.3"
   spec.metadata["rubygems_mfa_required"] = "true"
 
+  # What runs (lib), what it is compiled from, what type checkers read, and what people do. spec/packaging_spec.rb
+  # compiles and runs an installed one.
   spec.files = Dir[
-    "lib/**/*.rb", "src/**/*.rs", "ext/**/*.{rs,rb,toml}", "Cargo.toml", "Cargo.lock",
-    "README.md", "CHANGELOG.md", "LICENSE"
-  ]
+    "lib/**/*", "src/**/*.rs", "ext/**/*.{rs,rb,toml}", "Cargo.toml", "Cargo.lock",
+    "sig/*.{rbs,yaml}", "README.md", "CHANGELOG.md", "LICENSE"
+  ].reject { |path| File.directory?(path) || path.end_with?(".so", ".bundle") }
   spec.require_paths = ["lib"]
   spec.extensions = ["ext/pgbus_native/extconf.rb"]
 

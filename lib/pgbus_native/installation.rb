@@ -40,11 +40,19 @@ module Pgbus
       end
 
       def load_extension
-        require "pgbus_native/pgbus_native"
+        require extension
       rescue LoadError => e
         raise LoadError, "pgbus_native's extension cannot be loaded (#{e.message}). Build it with `bundle exec rake " \
                          "compile` in a checkout, or `gem pristine pgbus_native` for an installed gem; either needs " \
                          "Rust (cargo) and libclang. PGBUS_NATIVE=0 runs the app without it."
+      end
+
+      # A precompiled gem has a folder with an extension for each Ruby; one that was compiled here lies beside this
+      # file.
+      def extension
+        for_this_ruby = "#{RUBY_VERSION[/\A\d+\.\d+/]}/pgbus_native"
+        found = File.exist?(File.join(__dir__, "#{for_this_ruby}.#{RbConfig::CONFIG["DLEXT"]}"))
+        found ? "pgbus_native/#{for_this_ruby}" : "pgbus_native/pgbus_native"
       end
 
       def install
