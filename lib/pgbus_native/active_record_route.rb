@@ -6,15 +6,27 @@ module Pgbus
     # transaction if there is one.
     class ActiveRecordRoute
       @calls = 0
+      @process = ::Process.pid
       @lock = Mutex.new
 
       class << self
-        # @return [Integer] calls made on this route in this process
-        attr_reader :calls
+        # @return [Integer] calls made on this route in this process; a forked child counts from zero
+        def calls
+          @lock.synchronize { own_calls }
+        end
 
         # @api private
         def count
-          @lock.synchronize { @calls += 1 }
+          @lock.synchronize { @calls = own_calls + 1 }
+        end
+
+        private
+
+        def own_calls
+          return @calls if @process == ::Process.pid
+
+          @process = ::Process.pid
+          @calls = 0
         end
       end
 

@@ -3,6 +3,7 @@
 require_relative "connection_settings"
 require_relative "native_route"
 require_relative "pool_watch"
+require_relative "totals"
 
 module Pgbus
   module Native
@@ -27,6 +28,7 @@ module Pgbus
       # connections with it.
       @entries = ObjectSpace::WeakKeyMap.new
       @warned = ObjectSpace::WeakKeyMap.new
+      @totals = Totals.new
 
       class << self
         # @param pool [ActiveRecord::ConnectionAdapters::ConnectionPool]
@@ -47,6 +49,7 @@ module Pgbus
         # @return [void]
         def give_up(db_config, error)
           @lock.synchronize do
+            @totals.counters
             keep(db_config, ActiveRecord.default_timezone, unsupported(db_config, error))
           end
         end
@@ -64,6 +67,7 @@ module Pgbus
             return true unless entry
             return false if keywords(db_config, time_zone) == entry.keywords
 
+            @totals.counters
             @entries[db_config] = @entries[db_config].except(time_zone)
             true
           end
@@ -74,14 +78,18 @@ module Pgbus
         # @param db_config [ActiveRecord::DatabaseConfigurations::DatabaseConfig]
         # @return [void]
         def disconnect(db_config)
+          # ActiveRecord may be about to drop the configuration.
+          @totals.counters
           @entries[db_config]&.each_value { |entry| entry.database&.close_idle }
         end
 
-        # @return [Hash{Symbol => Integer}] the sums of {Database#stats}
+        # @return [Hash{Symbol => Integer}] the sums of {Database#stats}: what is now, of the databases in use; what is
+        #   counted, of those dropped since, too
         def stats
-          all.map(&:stats).reduce({}) do |sums, stats|
-            sums.merge(stats) { |_, sum, figure| sum + figure }
+          sums = all.map(&:stats).reduce({}) do |sum, stats|
+            sum.merge(stats) { |_, one, other| one + other }
           end
+          sums.merge(@totals.counters)
         end
 
         # @return [Float] seconds of a clock that is never set
@@ -112,7 +120,8 @@ module Pgbus
 
           settings = ConnectionSettings.new(db_config, time_zone)
           keywords = settings.keywords
-          Entry.new(Database.new(keywords, settings.session, options(settings, time_zone)), keywords)
+          database = Database.new(keywords, settings.session, options(settings, time_zone))
+          Entry.new(@totals.follow(database), keywords)
         rescue UnsupportedError => e
           unsupported(db_config, e)
         end

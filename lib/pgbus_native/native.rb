@@ -87,6 +87,27 @@ module Pgbus
         }
       end
 
+      # {stats} for a scrape: counters (`..._total`) only grow while a process lives, and start at zero in a forked
+      # child.
+      #
+      # @return [String] Prometheus's text format, to be served as `text/plain; version=0.0.4`
+      def prometheus
+        require_relative "prometheus"
+        Prometheus.text(stats)
+      end
+
+      # Looks at everything that presence depends on, connected as the app is, and says line by line what it finds
+      # and what to do about it. Leaves nothing in the table and reports no change. Every failure becomes a line;
+      # no password is shown.
+      #
+      # @param io [#puts] where the lines go
+      # @param json [Boolean] one JSON object instead of lines
+      # @return [Boolean] whether nothing is wrong: no line is a warning or an error
+      def doctor(io: $stdout, json: false)
+        require_relative "doctor"
+        Doctor.new(io:, json:).call
+      end
+
       # Puts native code under Pgbus::Streams::Presence, unless the environment or pgbus's version forbids it.
       #
       # @return [Symbol] {status}
