@@ -3,6 +3,9 @@
 
 project=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 
+# Which Debian's packages to work with: those of Debian 13, whose code name is trixie, or the newer ones of forky.
+suite=${PGBUS_NATIVE_SUITE:-trixie}
+
 # Messages go to stderr: stdout belongs to the command that bin/env runs.
 say() { printf '%s: %s\n' "bin/${0##*/}" "$*" >&2; }
 
