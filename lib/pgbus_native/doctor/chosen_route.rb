@@ -1,0 +1,50 @@
+# frozen_string_literal: true
+
+require_relative "check"
+
+module Pgbus
+  module Native
+    class Doctor
+      # Which connection a call would run on, here and now, and why.
+      class ChosenRoute < Check
+        NAME = "route"
+
+        private
+
+        def examine
+          return unless app.postgresql?
+          return ruby unless Native.enabled?
+          return unable unless app.native || Native.route == :active_record
+
+          case Native.route
+          when :active_record then asked_for
+          when :native then comparing
+          else Route.current.is_a?(ActiveRecordRoute) ? bound : ok("native: nothing is in the way")
+          end
+        end
+
+        def ruby
+          note("ActiveRecord's connection, by pgbus's own code", "see the line about the extension")
+        end
+
+        def unable
+          warning("active_record: the native client cannot serve this database: #{app.obstacle}",
+                  "calls work, and would be faster on a native connection: change that setting if you can")
+        end
+
+        def asked_for
+          note("active_record: `route = :active_record` says so", "set `route` to :auto for native calls")
+        end
+
+        def comparing
+          note("native, in transactions too: `route = :native` says so", "set `route` to :auto after the comparison")
+        end
+
+        def bound
+          note("active_record here: the caller has a transaction open, the pool is pinned for a transactional test, " \
+               "or the search path was changed at run time", "ask outside of that to see what other calls do")
+        end
+      end
+    end
+  end
+end
