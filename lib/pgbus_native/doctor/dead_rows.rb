@@ -23,8 +23,8 @@ module Pgbus
           message = "#{dead} of #{dead + live} rows, last vacuumed #{vacuumed || "never"}"
           return ok(message, dead:, live:) unless dead > WORTH_MENTIONING && dead > live * TOLERABLE
 
-          warning(message, "run: VACUUM #{app.table.name}; if they stay, end transactions and replication slots that are " \
-                           "old (pg_stat_activity, pg_replication_slots); if they come back, see docs/tuning.md",
+          warning(message, "run: VACUUM #{app.table.name}; if they stay, end old transactions and replication slots " \
+                           "(pg_stat_activity, pg_replication_slots); if they come back, see docs/tuning.md",
                   dead:, live:)
         end
 
@@ -35,7 +35,8 @@ module Pgbus
             warning("off for this table", "run: ALTER TABLE #{app.table.name} RESET (autovacuum_enabled), on each " \
                                           "partition if there are", name: "autovacuum")
           else
-            warning("off on this server", "set autovacuum and track_counts to on in postgresql.conf", name: "autovacuum")
+            warning("off on this server", "set autovacuum and track_counts to on in postgresql.conf",
+                    name: "autovacuum")
           end
         end
 

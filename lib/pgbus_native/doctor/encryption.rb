@@ -42,7 +42,8 @@ module Pgbus
         end
 
         def differing(routes)
-          error("not the same on both routes: #{list(routes)}", "report this, with the sslmode, as a bug of pgbus_native")
+          error("not the same on both routes: #{list(routes)}",
+                "report this, with the sslmode, as a bug of pgbus_native")
         end
 
         def plain

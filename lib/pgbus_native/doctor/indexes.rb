@@ -78,8 +78,8 @@ module Pgbus
         end
 
         def useless(index)
-          warning("#{index.name} is invalid: it costs every write and serves no read", "run: #{rebuild(index)}, or drop it",
-                  name: "index")
+          warning("#{index.name} is invalid: it costs every write and serves no read",
+                  "run: #{rebuild(index)}, or drop it", name: "index")
         end
 
         def rebuild(index)
@@ -88,7 +88,8 @@ module Pgbus
 
         def indexes
           @indexes ||= app.rows(<<~SQL).map { |row| Index.new(**row.transform_keys(&:to_sym)) }
-            SELECT i.indexrelid::regclass::text AS name, i.indisunique AS unique, i.indisvalid AND i.indisready AS valid,
+            SELECT i.indexrelid::regclass::text AS name, i.indisunique AS unique,
+                   i.indisvalid AND i.indisready AS valid,
                    btrim(pg_get_expr(i.indpred, i.indrelid), '()') AS condition,
                    (SELECT string_agg(coalesce(a.attname, '(expression)'), ',' ORDER BY k.place)
                     FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (number, place)

@@ -15,8 +15,9 @@ module Pgbus
         PATIENCE = 1
         # Seconds. No seat is as old as that, except the one that is made to be.
         TTL = 30 * 365 * 24 * 60 * 60
+        METADATA = { "of" => "doctor" }.freeze
         Stream = Struct.new(:name)
-        private_constant :PATIENCE, :TTL, :Stream
+        private_constant :PATIENCE, :TTL, :METADATA, :Stream
 
         private
 
@@ -65,9 +66,9 @@ module Pgbus
         end
 
         def members
-          try("join") { presence.join(member_id: "1", metadata: { "of" => "doctor" })&.fetch("id") == "1" }
+          try("join") { presence.join(member_id: "1", metadata: METADATA)&.fetch("id") == "1" }
           try("touch") { presence.touch(member_id: "1") }
-          try("members") { presence.members.map { |record| record["metadata"] } == [{ "of" => "doctor" }] }
+          try("members") { presence.members.map { |record| record["metadata"] } == [METADATA] }
           try("count") { presence.count == 1 }
           try("leave") { presence.leave(member_id: "1")&.fetch("id") == "1" }
           prepare { presence.join(member_id: "2") }
@@ -78,7 +79,7 @@ module Pgbus
         def seats
           try("join (seat)") { seat_of(presence.join(member_id: "1", connection_id: "c1", seat: "s")) == "s" }
           try("touch (seats)") { presence.touch(connection_id: %w[c1 c2]) == ["c1"] }
-          try("set_state") { presence.set_state(connection_id: "c1", state: { "a" => 1 })&.fetch("state") == { "a" => 1 } }
+          try("set_state") { presence.set_state(connection_id: "c1", state: METADATA)&.fetch("state") == METADATA }
           try("leave (seat)") { seat_of(presence.leave(connection_id: "c1")) == "s" }
           prepare { join_long_ago }
           try("expire_seats!") do
@@ -111,8 +112,8 @@ module Pgbus
           end
           return ok("#{milliseconds(taken)} ms", name:, milliseconds: milliseconds(taken)) if right
 
-          error("answers otherwise than it should",
-                "see whether a trigger, a rule or a row-level security policy on #{app.table.name} is in the way", name:)
+          error("answers otherwise than it should", "see whether a trigger, a rule or a row-level security policy on " \
+                                                    "#{app.table.name} is in the way", name:)
         rescue StandardError => e
           error(Discretion.message(e), advice(e), name:)
         end
@@ -126,10 +127,14 @@ module Pgbus
 
         def advice(error)
           case error
-          when PG::InsufficientPrivilege then "run: GRANT SELECT, INSERT, UPDATE, DELETE ON #{app.table.name} TO the app's role"
-          when PG::ReadOnlySqlTransaction then "connect to the primary, as a session that may write"
-          when PG::QueryCanceled then "somebody holds a lock on the table, or it is overloaded: see pg_stat_activity"
-          else "see the lines about the table and its indexes"
+          when PG::InsufficientPrivilege
+            "run: GRANT SELECT, INSERT, UPDATE, DELETE ON #{app.table.name} TO the app's role"
+          when PG::ReadOnlySqlTransaction
+            "connect to the primary, as a session that may write"
+          when PG::QueryCanceled
+            "somebody holds a lock on the table, or it is overloaded: see pg_stat_activity"
+          else
+            "see the lines about the table and its indexes"
           end
         end
       end

@@ -21,14 +21,15 @@ module Pgbus
           elsif app.pooled?
             ok("not used, which suits the pooler in between")
           else
-            note("not used: prepared_statements is false", "take that out of database.yml, unless there is a PgBouncer in " \
-                                                           "transaction mode on the way")
+            note("not used: prepared_statements is false",
+                 "take that out of database.yml, unless there is a PgBouncer in transaction mode on the way")
           end
         end
 
         def named_behind_pooler
-          note("used, with a pooler in between", "in transaction mode set `prepared_statements: false` in database.yml, or " \
-                                                 "max_prepared_statements in PgBouncer 1.21 or newer")
+          note("used, with a pooler in between",
+               "in transaction mode set `prepared_statements: false` in database.yml, or max_prepared_statements in " \
+               "PgBouncer 1.21 or newer")
         end
       end
     end

@@ -30,7 +30,7 @@ module Pgbus
         def self.unreachable(error)
           ancestors = error.class.ancestors.map(&:name)
           advice = ADVICE.find { |name, _| ancestors.include?(name) }&.last ||
-                   "see that the server runs and that host, port, user and password in database.yml or the URL are right"
+                   "see that the server runs, and that host, port, user and password in database.yml are right"
           Line.new(name: NAME, status: :error, message: "no connection: #{Discretion.message(error)}", advice:)
         end
 

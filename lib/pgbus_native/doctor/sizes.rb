@@ -41,8 +41,8 @@ module Pgbus
           uncounted, counted = relations.partition { |relation| relation.needed.nil? }
           bloated = counted.select { |relation| bloated?(relation) }
           if bloated.any?
-            warning("#{list(bloated)}; all in all #{size(bytes)}", "see that autovacuum keeps up (dead rows, below), then " \
-                                                                   "run: #{remedy}", name:, bytes:)
+            warning("#{list(bloated)}; all in all #{size(bytes)}",
+                    "see that autovacuum keeps up (dead rows, below), then run: #{remedy}", name:, bytes:)
           elsif uncounted.sum(&:bytes) > WORTH_MENTIONING
             note("#{size(bytes)}, whether it is bloat is not known", "run: ANALYZE #{app.table.name}", name:, bytes:)
           else
@@ -68,14 +68,15 @@ module Pgbus
           app.rows(<<~SQL).map { |row| Relation.new(**row.transform_keys(&:to_sym)) }
             WITH tables AS (
               SELECT oid FROM pg_class WHERE oid = #{app.table.oid} AND relkind = 'r'
-              UNION SELECT relid FROM pg_partition_tree(#{app.table.oid}::regclass) WHERE isleaf),
+              UNION SELECT relid::oid FROM pg_partition_tree(#{app.table.oid}::regclass) WHERE isleaf),
             relations AS (
               SELECT oid, oid AS owner, NULL::int2[] AS keys FROM tables
-              UNION ALL SELECT indexrelid, indrelid, indkey::int2[] FROM pg_index WHERE indrelid IN (SELECT oid FROM tables))
+              UNION ALL SELECT indexrelid, indrelid, indkey::int2[] FROM pg_index JOIN tables ON indrelid = oid)
             SELECT c.oid::regclass::text AS name, keys IS NOT NULL AS index, c.reltuples::float8::bigint AS rows,
                    pg_relation_size(c.oid) AS bytes,
                    coalesce((SELECT option_value::int FROM pg_options_to_table(c.reloptions)
-                             WHERE option_name = 'fillfactor'), CASE WHEN keys IS NULL THEN 100 ELSE 90 END) AS fillfactor,
+                             WHERE option_name = 'fillfactor'),
+                            CASE WHEN keys IS NULL THEN 100 ELSE 90 END) AS fillfactor,
                    (SELECT sum((1 - s.null_frac) * s.avg_width) FROM pg_stats s
                     JOIN pg_attribute a ON a.attrelid = owner AND a.attname = s.attname
                     WHERE s.schemaname = n.nspname AND s.tablename = t.relname AND NOT s.inherited
