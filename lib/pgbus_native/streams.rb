@@ -1,0 +1,25 @@
+# frozen_string_literal: true
+
+# The connection path: `require "pgbus_native/streams"` brings Pgbus::Web::StreamApp, the Rack app behind the SSE
+# endpoint, and what it leans on. pgbus's own SignedName, Cursor, Envelope and connections are used where pgbus has
+# them.
+
+require "pgbus_native"
+
+require_relative "streams/signed_name" unless defined?(Pgbus::Streams::SignedName)
+require_relative "streams/cursor" unless defined?(Pgbus::Streams::Cursor)
+require_relative "streams/envelope" unless defined?(Pgbus::Streams::Envelope)
+require_relative "web/connection" unless defined?(Pgbus::Web::Streamer::Connection)
+
+# Loaded with the first streaming body, since it needs the gem protocol-http, which only servers like Falcon bring.
+Pgbus::Web::Streamer.autoload(:BodyQueue, File.join(__dir__, "web/body_queue"))
+
+if !defined?(Pgbus::Web::StreamApp)
+  require_relative "web/stream_app"
+elsif Pgbus::Native.enabled?
+  # It is a new class, not pgbus's with other methods: an app that is mounted already keeps all of its own, its
+  # authorize hook above all. pgbus's is loaded first, so that its autoloader is done with the name.
+  Pgbus::Web::StreamApp.name
+  Pgbus::Web.send(:remove_const, :StreamApp)
+  require_relative "web/stream_app"
+end
