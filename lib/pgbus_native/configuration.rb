@@ -4,6 +4,7 @@ module Pgbus
   module Native
     # Settings of the gem, for one process and the children it forks.
     class Configuration
+      # What {#route} may be.
       ROUTES = %i[auto native active_record].freeze
 
       # @return [Integer] the most native connections for each database, 4 by default

@@ -23,6 +23,8 @@ module Pgbus
   module Native
     # Looks at everything that presence depends on, one check after the other, and says what it finds.
     # {Native.doctor} is how it is called.
+    #
+    # @api private
     class Doctor
       # Seconds for connecting, and for each check: a server that does not answer must become a line, too.
       PATIENCE = 20

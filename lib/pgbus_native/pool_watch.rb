@@ -8,6 +8,9 @@ module Pgbus
     # Closes the native connections with ActiveRecord's, when a pool is told to disconnect: before a fork, before a
     # database is dropped, when another one is established. Prepended to ActiveRecord's connection pool.
     module PoolWatch
+      # The adapter's own, then the same for the native connections that no call is using.
+      #
+      # @return [Object] what the pool's own returns
       def disconnect!(...)
         super.tap { Databases.disconnect(db_config) }
       end

@@ -11,6 +11,7 @@ require_relative "seat_expiry"
 require_relative "table_shape"
 
 module Pgbus
+  # Everything about pgbus's SSE streams.
   module Streams
     # Who is on a stream right now: a row for each member, or for each of a member's browser tabs (a seat), in
     # the table `pgbus_presence_members`.
@@ -24,7 +25,9 @@ module Pgbus
     # A record is a Hash with String keys: `"id"`, `"metadata"`, `"joined_at"`, `"last_seen_at"`, and on a table
     # with seats `"connection_id"`, `"seat"` and `"state"`.
     class Presence
+      # The columns that every record is made of.
       RECORD_COLUMNS = "member_id, metadata, joined_at, last_seen_at"
+      # Those of a record on a table with seats.
       SEAT_RECORD_COLUMNS = "#{RECORD_COLUMNS}, connection_id, seat, state".freeze
 
       # Seconds for which "the table has no seats" is trusted.

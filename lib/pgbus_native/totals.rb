@@ -9,6 +9,7 @@ module Pgbus
     #
     # A forked child counts from zero: it counts its own calls, as {Database#stats} does.
     class Totals
+      # Figures that only grow.
       COUNTERS = %i[calls connects batched retries].freeze
       ZERO = COUNTERS.to_h { |counter| [counter, 0] }.freeze
 

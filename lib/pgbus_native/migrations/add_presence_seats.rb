@@ -8,8 +8,11 @@ module Pgbus
       # Gives +pgbus_presence_members+ its seats: a row with a +connection_id+ belongs to one SSE connection,
       # a row without one to a member, as before. The unique index is replaced by one for each kind of row.
       class AddPresenceSeats < ActiveRecord::Migration[7.1]
+        # The table's name.
         TABLE = :pgbus_presence_members
+        # The unique index of the rows without a connection.
         MEMBER_INDEX = "idx_pgbus_presence_members_pk"
+        # The unique index of the seats.
         SEAT_INDEX = "idx_pgbus_presence_members_seat"
 
         # Keeps every row; each becomes a member's.

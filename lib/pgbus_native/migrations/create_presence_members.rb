@@ -11,6 +11,7 @@ module Pgbus
       #
       # The time columns are of ActiveRecord's +datetime_type+, as every +datetime+ column of the application is.
       class CreatePresenceMembers < ActiveRecord::Migration[7.1]
+        # Fails where the table is there already; reverted, it drops it.
         def change
           create_table :pgbus_presence_members, id: false do |t|
             t.string :stream_name, null: false

@@ -12,6 +12,7 @@ module Pgbus
       LINE_END = /\r\n|\r|\n/
       private_constant :LINE_END
 
+      # See {.http_response_headers}.
       RESPONSE_HEADERS = [
         "HTTP/1.1 200 OK",
         "content-type: text/event-stream",

@@ -3,6 +3,7 @@
 require "protocol/http/body/writable"
 
 module Pgbus
+  # What answers HTTP requests for pgbus.
   module Web
     module Streamer
       # The queue inside a streaming body: of bounded length, and whoever finds it full waits for so long and no longer.
