@@ -3,7 +3,9 @@
 use std::fmt::Display;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,8 +34,31 @@ pub(crate) type Socket = Either<TcpStream, UnixStream>;
 pub(crate) struct Connected {
     pub(crate) client: Client,
     pub(crate) canceller: Canceller,
+    pub(crate) lookout: Lookout,
     /// Where it leads, for messages.
     pub(crate) server: String,
+}
+
+/// Looks at the socket of a connection, without reading from it.
+pub(crate) struct Lookout(Option<socket2::Socket>);
+
+impl Lookout {
+    /// Through a descriptor of its own: the connection may close its one at any time.
+    fn new(socket: &Socket) -> Lookout {
+        let descriptor = match socket {
+            Either::Left(tcp) => tcp.as_fd(),
+            Either::Right(unix) => unix.as_fd(),
+        };
+        Lookout(descriptor.try_clone_to_owned().ok().map(Into::into))
+    }
+
+    /// Whether nothing is there to be read, not even the end. False if that cannot be told.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        // It does not block, like the connection's own descriptor.
+        let peeked = self.0.as_ref().map(|socket| socket.peek(&mut byte));
+        matches!(peeked, Some(Err(error)) if error.kind() == ErrorKind::WouldBlock)
+    }
 }
 
 /// Cancels what a connection is running.
@@ -251,6 +276,7 @@ async fn log_in_once(
         error: failed(&server, &error),
         then: Then::NextAddress,
     })?;
+    let lookout = Lookout::new(&socket);
     let encrypted = Arc::new(AtomicBool::new(false));
     let started = match &tls {
         Some(tls) => {
@@ -270,6 +296,7 @@ async fn log_in_once(
             Ok(Connected {
                 client,
                 canceller,
+                lookout,
                 server,
             })
         }

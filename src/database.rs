@@ -16,10 +16,11 @@ use crate::connect::Canceller;
 use crate::error::Error;
 use crate::fork::PerProcess;
 use crate::interrupt::{Interrupt, lock};
+use crate::outage::{News, Outages};
 use crate::pool::{Connection, Driver, Lease, Party, Pool, Ticket, Turn, Waited};
 use crate::record;
 use crate::request::Request;
-use crate::session::{Arrivals, Arrived, Rows, Session};
+use crate::session::{Arrivals, Arrived, Manner, Rows, Session};
 
 /// A database as one process sees it. Usable from any thread; after a fork the child has a pool of its own,
 /// made on its first call, and leaves the parent's connections alone.
@@ -32,6 +33,7 @@ pub struct Database {
 struct Local {
     pool: Arc<Pool>,
     counters: Arc<Counters>,
+    outages: Arc<Outages>,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +80,7 @@ impl Database {
             config: Arc::clone(&self.config),
             pool: Arc::clone(&local.pool),
             counters: Arc::clone(&local.counters),
+            outages: Arc::clone(&local.outages),
             deadline: Instant::now() + self.config.checkout_timeout,
             arrivals: None,
             stage: Stage::New(request),
@@ -101,6 +104,21 @@ impl Database {
         }
     }
 
+    /// Whether there is something for the log. Cheap enough to ask after each call.
+    pub fn has_news(&self) -> bool {
+        self.local
+            .get()
+            .is_some_and(|local| local.outages.has_news())
+    }
+
+    /// Takes what there is for the log, the oldest first; each is given to one caller.
+    pub fn take_news(&self) -> Vec<News> {
+        self.local
+            .get()
+            .map(|local| local.outages.take_news())
+            .unwrap_or_default()
+    }
+
     /// Closes this process's unused connections. Later calls connect again.
     pub fn close_idle(&self) {
         if let Some(local) = self.local.get() {
@@ -112,6 +130,7 @@ impl Database {
         self.local.get_or_init(|| Local {
             pool: Arc::new(Pool::new(self.config.pool_size)),
             counters: Arc::default(),
+            outages: Arc::new(Outages::new()),
         })
     }
 }
@@ -121,6 +140,7 @@ pub struct Call {
     config: Arc<Config>,
     pool: Arc<Pool>,
     counters: Arc<Counters>,
+    outages: Arc<Outages>,
     deadline: Instant,
     arrivals: Option<Arc<Arrivals>>,
     stage: Stage,
@@ -309,6 +329,7 @@ impl Call {
         let attempt = Attempt {
             config: Arc::clone(&self.config),
             counters: Arc::clone(&self.counters),
+            outages: Arc::clone(&self.outages),
             cancel: Arc::clone(&cancel),
             arrivals: self.arrivals.clone(),
         };
@@ -431,39 +452,44 @@ pub fn finish_cancelling(patience: Duration) {
 struct Attempt {
     config: Arc<Config>,
     counters: Arc<Counters>,
+    outages: Arc<Outages>,
     cancel: Arc<Mutex<Option<Canceller>>>,
     /// For the rows of a streaming call.
     arrivals: Option<Arc<Arrivals>>,
 }
 
 impl Attempt {
-    /// Runs requests of one statement on a live session. A session found dead beforehand is replaced; what a
-    /// session breaks under is repeated once, on another one, if it is repeatable.
+    /// Runs requests of one statement, and says with each answer how.
     async fn perform(self, session: Option<Session>, requests: Vec<Request>) -> Outcome {
+        let mut manner = Manner {
+            batch_size: requests.len(),
+            retries: 0,
+        };
+        let (session, mut results) = self.try_perform(session, &requests, &mut manner).await;
+        for rows in results.iter_mut().flatten() {
+            rows.manner = manner;
+        }
+        (session, results)
+    }
+
+    /// A session found dead beforehand is replaced; what a session breaks under is repeated once, on another one,
+    /// if it is repeatable.
+    async fn try_perform(
+        &self,
+        session: Option<Session>,
+        requests: &[Request],
+        manner: &mut Manner,
+    ) -> Outcome {
         let repeatable = requests
             .first()
             .is_some_and(|request| request.statement.repeatable);
-        let mut session = match session {
-            Some(session) if session.is_alive().await => session,
-            _ => match self.connect().await {
-                Ok(session) => session,
-                Err(error) => return (None, vec![Err(error); requests.len()]),
-            },
+        let mut session = match self.live(session).await {
+            Ok(session) => session,
+            Err(error) => return (None, vec![Err(error); requests.len()]),
         };
-        *lock(&self.cancel) = Some(session.canceller());
         // What is run for several callers is in their answers.
         let arrivals = self.arrivals.as_deref().filter(|_| requests.len() == 1);
-        let mut results = carry_out(&mut session, &requests, arrivals).await;
-        let broken = |results: &[Result<Rows, Error>]| -> Vec<usize> {
-            let is_broken = |result: &Result<Rows, Error>| matches!(result, Err(Error::Broken(_)));
-            (0..results.len())
-                .filter(|&index| results.get(index).is_some_and(is_broken))
-                .collect()
-        };
-        let lost = broken(&results);
-        if !lost.is_empty() {
-            session.cancel_lost().await;
-        }
+        let (mut results, lost) = self.carry_out(&mut session, requests, arrivals).await;
         if lost.is_empty() {
             return (Some(session), results);
         }
@@ -471,6 +497,7 @@ impl Attempt {
             return (None, results);
         }
         self.counters.retries.fetch_add(1, Ordering::Relaxed);
+        manner.retries += 1;
         session = match self.connect().await {
             Ok(session) => session,
             Err(error) => {
@@ -480,23 +507,60 @@ impl Attempt {
                 return (None, results);
             }
         };
-        *lock(&self.cancel) = Some(session.canceller());
         let again: Vec<Request> = lost.iter().map(|&index| requests[index].clone()).collect();
-        let repeated = carry_out(&mut session, &again, arrivals).await;
-        let broken_again = !broken(&repeated).is_empty();
-        if broken_again {
-            session.cancel_lost().await;
-        }
-        let session = (!broken_again).then_some(session);
+        let (repeated, lost_again) = self.carry_out(&mut session, &again, arrivals).await;
         for (index, result) in lost.into_iter().zip(repeated) {
             results[index] = result;
         }
-        (session, results)
+        (lost_again.is_empty().then_some(session), results)
+    }
+
+    /// A session that the server is still at the other end of, as far as can be told.
+    async fn live(&self, session: Option<Session>) -> Result<Session, Error> {
+        if let Some(session) = session {
+            if session.is_alive().await {
+                return Ok(session);
+            }
+            self.outages
+                .lost(session.opened(), "the server closed the connection");
+        }
+        self.connect().await
     }
 
     async fn connect(&self) -> Result<Session, Error> {
         self.counters.connects.fetch_add(1, Ordering::Relaxed);
-        Session::open(&self.config).await
+        let session = Session::open(&self.config).await;
+        match &session {
+            // No outage: another client may be let in.
+            Ok(_) | Err(Error::Unsupported(_)) => {}
+            Err(error) => self.outages.lost(Instant::now(), &error.to_string()),
+        }
+        session
+    }
+
+    /// Answers each request and says which ones the session broke under. What the server may still be doing of
+    /// those is over then.
+    async fn carry_out(
+        &self,
+        session: &mut Session,
+        requests: &[Request],
+        arrivals: Option<&Arrivals>,
+    ) -> (Vec<Result<Rows, Error>>, Vec<usize>) {
+        *lock(&self.cancel) = Some(session.canceller());
+        let results = carry_out(session, requests, arrivals).await;
+        let mut lost = Vec::new();
+        for (index, result) in results.iter().enumerate() {
+            if let Err(Error::Broken(reason)) = result {
+                self.outages.lost(session.opened(), reason);
+                lost.push(index);
+            }
+        }
+        if lost.is_empty() {
+            self.outages.answered();
+        } else {
+            session.cancel_lost().await;
+        }
+        (results, lost)
     }
 }
 

@@ -18,6 +18,7 @@ pub mod statements;
 pub mod workers;
 
 mod connect;
+mod outage;
 mod pool;
 mod session;
 mod tls;
@@ -26,8 +27,9 @@ pub use config::{Config, Setting, SettingValue};
 pub use database::{Call, Database, Progress, Stats};
 pub use error::{Error, ServerError};
 pub use interrupt::Interrupt;
+pub use outage::News;
 pub use request::{Param, Request};
-pub use session::{Arrived, Rows};
+pub use session::{Arrived, Manner, Rows};
 pub use statements::{Returns, Statement};
 /// A row as it came from the server; see [`record`].
 pub use tokio_postgres::Row;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
 use futures_util::pin_mut;
@@ -12,7 +12,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row, Statement as Prepared};
 
 use crate::config::Config;
-use crate::connect::{Canceller, Connected, connect};
+use crate::connect::{Canceller, Connected, Lookout, connect};
 use crate::error::Error;
 use crate::interrupt::lock;
 use crate::request::Request;
@@ -24,6 +24,26 @@ pub struct Rows {
     pub rows: Vec<Row>,
     /// How many rows it changed or returned.
     pub affected: u64,
+    /// How it was run.
+    pub manner: Manner,
+}
+
+/// How a request was run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Manner {
+    /// How many requests were run in one statement, this one among them.
+    pub batch_size: usize,
+    /// How often it was run again because its connection broke.
+    pub retries: u32,
+}
+
+impl Default for Manner {
+    fn default() -> Manner {
+        Manner {
+            batch_size: 1,
+            retries: 0,
+        }
+    }
 }
 
 /// The rows of a statement as they come in, for a caller that uses them while more are on their way.
@@ -69,6 +89,8 @@ impl Arrivals {
 pub(crate) struct Session {
     client: Client,
     canceller: Canceller,
+    lookout: Lookout,
+    opened: Instant,
     /// Named statements that this session has prepared; `None` if names are not to be used.
     prepared: Option<HashMap<&'static str, Prepared>>,
 }
@@ -79,6 +101,7 @@ impl Session {
         let Connected {
             client,
             canceller,
+            lookout,
             server,
         } = connect(config).await?;
         let settings = config.session_sql();
@@ -91,8 +114,15 @@ impl Session {
         Ok(Session {
             client,
             canceller,
+            lookout,
+            opened: Instant::now(),
             prepared: config.prepared_statements.then(HashMap::new),
         })
+    }
+
+    /// When it was connected.
+    pub(crate) fn opened(&self) -> Instant {
+        self.opened
     }
 
     pub(crate) fn canceller(&self) -> Canceller {
@@ -108,6 +138,9 @@ impl Session {
 
     /// Whether the server is still there, as far as what has arrived on the socket tells.
     pub(crate) async fn is_alive(&self) -> bool {
+        if self.lookout.is_quiet() && !self.client.is_closed() {
+            return true;
+        }
         // An idle session's socket is not read. The first yield lets the runtime look at it, the second lets
         // the connection's task read what is there, a farewell or the end of the stream.
         yield_now().await;
@@ -169,7 +202,11 @@ impl Session {
             }
         }
         let affected = stream.rows_affected().unwrap_or(0);
-        Ok(Rows { rows, affected })
+        Ok(Rows {
+            rows,
+            affected,
+            manner: Manner::default(),
+        })
     }
 
     /// Whether a named statement is gone (`DEALLOCATE ALL`, `DISCARD ALL`) or its plan no longer fits the

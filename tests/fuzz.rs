@@ -672,6 +672,7 @@ fn run_on(answers: Vec<Vec<Message>>, statement: &'static Statement, named: bool
                 read(&Rows {
                     rows: call.take_rows().rows,
                     affected: 0,
+                    ..Rows::default()
                 });
                 if let Ok(rows) = answer {
                     read(&rows);
@@ -681,6 +682,7 @@ fn run_on(answers: Vec<Vec<Message>>, statement: &'static Statement, named: bool
             Progress::Rows => read(&Rows {
                 rows: call.take_rows().rows,
                 affected: 0,
+                ..Rows::default()
             }),
             Progress::Paused => panic!("still running after 10 s"),
         }

@@ -37,10 +37,12 @@ module Pgbus
 
       # @param statement [Statement]
       # @param params [Array<String, Array<String>, nil>]
+      # @param details [Hash, nil] takes `:route` and `:batch_size`
       # @return [Array<Hash>, Array<String>, Integer] as {Database#run} does
       # @raise [PG::Error] as the server refuses; PG::ConnectionBad if the connection is lost
-      def run(statement, params)
+      def run(statement, params, details = nil)
         self.class.count
+        details&.update(route: :active_record, batch_size: 1)
         params = params.map { |param| param.is_a?(Array) ? array(param) : param }
         connection = lease
         # Threads may share a pinned connection; libpq takes one statement at a time.

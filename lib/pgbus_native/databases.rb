@@ -29,17 +29,23 @@ module Pgbus
       @entries = ObjectSpace::WeakKeyMap.new
       @warned = ObjectSpace::WeakKeyMap.new
       @totals = Totals.new
+      # How often something has changed: routes of an earlier edition are looked up again.
+      @edition = 0
 
       class << self
         # @param pool [ActiveRecord::ConnectionAdapters::ConnectionPool]
         # @return [NativeRoute, nil] nil if the native client cannot serve it; that is warned of once
         # @raise [ActiveRecord::ConnectionNotEstablished] if the settings lead nowhere
         def for(pool)
-          db_config = pool.db_config
           time_zone = ActiveRecord.default_timezone
-          entry = @entries[db_config]&.fetch(time_zone, nil)
-          entry = @lock.synchronize { find_or_make(db_config, time_zone) } unless entry&.current?
-          NativeRoute.new(entry.database, pool) if entry.database
+          route = pool.pgbus_native_route
+          return route if route&.fits?(time_zone, @edition)
+
+          edition = @edition
+          entry = @lock.synchronize { find_or_make(pool.db_config, time_zone) }
+          return unless entry.database
+
+          pool.pgbus_native_route = NativeRoute.new(entry.database, pool, time_zone, edition)
         end
 
         # Leaves a database to ActiveRecord, for {SECOND_TRY} seconds.
@@ -69,6 +75,7 @@ module Pgbus
 
             @totals.counters
             @entries[db_config] = @entries[db_config].except(time_zone)
+            @edition += 1
             true
           end
         end
@@ -110,6 +117,7 @@ module Pgbus
         def keep(db_config, time_zone, entry)
           # A Hash is replaced, not changed: readers hold no lock.
           @entries[db_config] = { **(@entries[db_config] || {}), time_zone => entry }
+          @edition += 1
           entry
         end
 

@@ -4,6 +4,7 @@ require "date"
 require "json"
 
 require_relative "cutoff"
+require_relative "events"
 require_relative "presence_record"
 require_relative "route"
 require_relative "schema_answer"
@@ -40,7 +41,8 @@ module Pgbus
         # @return [Boolean]
         def seats_supported?
           schema_answer.fetch(method(:monotonic_now), SCHEMA_RECHECK_SECONDS) do
-            Native::Route.run(Native::Statements::SEAT_COLUMNS, []).any?
+            statement = Native::Statements::SEAT_COLUMNS
+            Native::Events.instrument(statement, nil) { |details| Native::Route.run(statement, [], details) }.any?
           end
         end
 
@@ -222,7 +224,10 @@ module Pgbus
       private
 
       def run(statement, *params)
-        Native::Route.run(statement, [@stream.name&.to_s, *params])
+        stream = @stream.name&.to_s
+        Native::Events.instrument(statement, stream) do |details|
+          Native::Route.run(statement, [stream, *params], details)
+        end
       end
 
       # Runs the one of two statements that fits the table.

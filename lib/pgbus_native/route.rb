@@ -13,10 +13,11 @@ module Pgbus
         #
         # @param statement [Statement]
         # @param params [Array<String, Array<String>, nil>]
+        # @param details [Hash, nil] takes how it was run, see {Events}
         # @return [Array<Hash>, Array<String>, Integer] see {Database#run}
         # @raise [PG::Error, ActiveRecord::ActiveRecordError, Pgbus::ConfigurationError]
-        def run(statement, params)
-          current.run(statement, params)
+        def run(statement, params, details = nil)
+          current.run(statement, params, details)
         rescue PG::UndefinedTable, PG::UndefinedColumn => e
           raise e, "#{e.message}#{advice(e)}"
         end

@@ -21,13 +21,26 @@ module Pgbus
       # @raise what `ttl_for` raises, before anything is deleted
       # @raise the first error of a report, after every deleted row has been reported
       def call
-        ttls = self.class.ttls(stale_streams, @ttl_for)
+        Events.instrument(Statements::EXPIRE_SEATS, nil) { |details| expire(details) }
+      end
+
+      # @param streams [Array<String>]
+      # @param ttl_for [#call]
+      # @return [Hash{String => String}] seconds by stream; a stream without a ttl does not expire
+      def self.ttls(streams, ttl_for)
+        streams.to_h { |stream| [stream, ttl_for.call(stream)] }.compact.transform_values(&:to_s)
+      end
+
+      private
+
+      def expire(details)
+        ttls = self.class.ttls(stale_streams(details), @ttl_for)
         return [] if ttls.empty?
 
         records = []
         failure = nil
         loop do
-          batch = delete(ttls)
+          batch = delete(ttls, details)
           batch.each do |record|
             error = report(record)
             failure ||= error
@@ -40,21 +53,14 @@ module Pgbus
         records
       end
 
-      # @return [Hash{String => String}] seconds by stream; a stream without a ttl does not expire
-      def self.ttls(streams, ttl_for)
-        streams.to_h { |stream| [stream, ttl_for.call(stream)] }.compact.transform_values(&:to_s)
-      end
-
-      private
-
-      def stale_streams
+      def stale_streams(details)
         TableShape.choose(@presence) do |seats|
-          seats ? Route.run(Statements::STALE_STREAMS, [@min_ttl&.to_s]) : []
+          seats ? Route.run(Statements::STALE_STREAMS, [@min_ttl&.to_s], details) : []
         end
       end
 
-      def delete(ttls)
-        Route.run(Statements::EXPIRE_SEATS, [ttls.keys, ttls.values, BATCH.to_s])
+      def delete(ttls, details)
+        Route.run(Statements::EXPIRE_SEATS, [ttls.keys, ttls.values, BATCH.to_s], details)
       end
 
       def report(record)

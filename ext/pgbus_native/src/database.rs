@@ -10,8 +10,8 @@ use magnus::{
 };
 use pgbus_native_core::workers::Job;
 use pgbus_native_core::{
-    Call, Config, Database as CoreDatabase, Error as CoreError, Interrupt, Param, Progress,
-    Request, Returns, Rows, Setting, SettingValue, database,
+    Call, Config, Database as CoreDatabase, Error as CoreError, Interrupt, Manner, News, Param,
+    Progress, Request, Returns, Rows, Setting, SettingValue, database,
 };
 use rb_sys::{rb_fiber_scheduler_current, rb_str_export_to_enc, rb_utf8_encoding};
 
@@ -74,6 +74,33 @@ impl Database {
         statement: &Statement,
         params: RArray,
     ) -> Result<Value, Error> {
+        this.perform(ruby, statement, params)
+            .map(|(value, _)| value)
+    }
+
+    /// `run_with_details(statement, params, details)`: as `run`, and puts `:batch_size` into the Hash `details` and
+    /// adds to its `:retries`.
+    fn run_with_details(
+        ruby: &Ruby,
+        this: &Database,
+        statement: &Statement,
+        params: RArray,
+        details: RHash,
+    ) -> Result<Value, Error> {
+        let (value, manner) = this.perform(ruby, statement, params)?;
+        let retries = ruby.to_symbol("retries");
+        let before: u32 = details.lookup2(retries, 0)?;
+        details.aset(retries, before.saturating_add(manner.retries))?;
+        details.aset(ruby.to_symbol("batch_size"), manner.batch_size)?;
+        Ok(value)
+    }
+
+    fn perform(
+        &self,
+        ruby: &Ruby,
+        statement: &Statement,
+        params: RArray,
+    ) -> Result<(Value, Manner), Error> {
         let request = Request {
             statement: statement.0,
             params: params
@@ -81,30 +108,50 @@ impl Database {
                 .map(|value| param(ruby, value))
                 .collect::<Result<_, _>>()?,
         };
-        let call = this.core.call(request);
+        let call = self.core.call(request);
         let returns = statement.0.returns;
         // SAFETY: the GVL is held.
         let in_fiber = !unsafe { Value::from_raw(rb_fiber_scheduler_current()) }.is_nil();
         match returns {
             Returns::Members | Returns::Seats | Returns::StreamSeats => {
-                let mut records = Records::new(ruby, returns, this.zone);
-                if in_fiber {
-                    let answer = answer(ruby, perform_for_fiber(ruby, call)?)?;
-                    records.add(ruby, &answer.rows)?;
+                let mut records = Records::new(ruby, returns, self.zone);
+                let manner = if in_fiber {
+                    let rows = answer(ruby, perform_for_fiber(ruby, call)?)?;
+                    records.add(ruby, &rows.rows)?;
+                    rows.manner
                 } else {
-                    perform_streaming(ruby, call, &this.grace, &mut records)?;
-                }
-                Ok(records.finish())
+                    perform_streaming(ruby, call, &self.grace, &mut records)?
+                };
+                Ok((records.finish(), manner))
             }
             Returns::Texts | Returns::Number | Returns::Changes => {
                 let done = if in_fiber {
                     perform_for_fiber(ruby, call)?
                 } else {
-                    perform(ruby, call, &this.grace)?
+                    perform(ruby, call, &self.grace)?
                 };
-                record::build(ruby, returns, &answer(ruby, done)?)
+                let rows = answer(ruby, done)?;
+                Ok((record::build(ruby, returns, &rows)?, rows.manner))
             }
         }
+    }
+
+    /// `news?`: whether there is something for the log.
+    fn has_news(&self) -> bool {
+        self.core.has_news()
+    }
+
+    /// `news`: takes what there is for the log, an Array of `[:lost, String]` (the reason) and `[:back, Float]` (the
+    /// seconds that it took).
+    fn news(ruby: &Ruby, this: &Database) -> Result<RArray, Error> {
+        let all = ruby.ary_new();
+        for news in this.core.take_news() {
+            match news {
+                News::Lost(reason) => all.push((ruby.to_symbol("lost"), reason))?,
+                News::Back(after) => all.push((ruby.to_symbol("back"), after.as_secs_f64()))?,
+            }
+        }
+        Ok(all)
     }
 
     /// `stats`: a Hash of Integers, of this process.
@@ -133,6 +180,9 @@ pub fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     class.undef_default_alloc_func();
     class.define_singleton_method("new", function!(Database::new, 3))?;
     class.define_method("run", method!(Database::run, 2))?;
+    class.define_method("run_with_details", method!(Database::run_with_details, 3))?;
+    class.define_method("news?", method!(Database::has_news, 0))?;
+    class.define_method("news", method!(Database::news, 0))?;
     class.define_method("stats", method!(Database::stats, 0))?;
     class.define_method("close_idle", method!(Database::close_idle, 0))
 }
@@ -173,7 +223,7 @@ fn perform_streaming(
     call: Call,
     grace: &Grace,
     records: &mut Records,
-) -> Result<(), Error> {
+) -> Result<Manner, Error> {
     /// Rows that are worth having the GVL for.
     const ENOUGH: usize = 200;
     /// A pause in the stream of rows for which the GVL is not given up.
@@ -187,7 +237,8 @@ fn perform_streaming(
                 let answer = answer(ruby, done)?;
                 records.add_arrived(ruby, &call.take_rows())?;
                 // A call that was run with others has its rows here.
-                return records.add(ruby, &answer.rows);
+                records.add(ruby, &answer.rows)?;
+                return Ok(answer.manner);
             }
             Progress::Rows => {
                 records.add_arrived(ruby, &call.take_rows())?;
