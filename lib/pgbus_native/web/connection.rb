@@ -216,13 +216,15 @@ module Pgbus
           :ok
         rescue BodyQueue::Full
           :blocked
-        rescue ::Protocol::HTTP::Body::Writable::Closed, ClosedQueueError
+        rescue StandardError
+          raise unless io.closed? # by the server, and it raises whatever it was closed with
+
           :closed
         end
 
-        # What is in the queue is still sent. Older releases of protocol-http know one way to close for both ends.
+        # What is in the queue is still sent.
         def hang_up
-          io.respond_to?(:close_write) ? io.close_write : io.close
+          io.close_write
         end
       end
     end

@@ -135,7 +135,7 @@ module Pgbus
       end
 
       def open_body(attributes)
-        queue = Streamer::BodyQueue.new(attributes[:write_deadline_ms]) # it loads protocol-http
+        queue = Streamer::BodyQueue.new(attributes[:write_deadline_ms]) # loads protocol-http, so it goes first
         body = ::Protocol::HTTP::Body::Writable.new(queue:)
         body.write(opening(attributes))
         hand_over(Streamer::FalconConnection.new(body:, **attributes))
