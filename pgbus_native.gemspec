@@ -17,7 +17,7 @@ Gem::Specification.new do |spec|
   # compiles and runs an installed one.
   spec.files = Dir[
     "lib/**/*", "src/**/*.rs", "ext/**/*.{rs,rb,toml}", "Cargo.toml", "Cargo.lock",
-    "sig/*.{rbs,yaml}", "README.md", "CHANGELOG.md", "LICENSE"
+    "sig/*.{rbs,yaml}", "README.md", "CHANGELOG.md", "LICENSE", "THIRD_PARTY_LICENSES.md"
   ].reject { |path| File.directory?(path) || path.end_with?(".so", ".bundle") }
   spec.require_paths = ["lib"]
   spec.extensions = ["ext/pgbus_native/extconf.rb"]
