@@ -27,7 +27,7 @@ module Pgbus
     # @api private
     class Doctor
       # Seconds for connecting, and for each check: a server that does not answer must become a line, too.
-      PATIENCE = 20
+      PATIENCE = 10
 
       CHECKS = [Server, ChosenRoute, Columns, Indexes, Sizes, DeadRows, TimeZones, Encryption, PreparedStatements,
                 RoundTrip, Operations].freeze

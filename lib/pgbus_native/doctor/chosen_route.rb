@@ -14,13 +14,10 @@ module Pgbus
         def examine
           return unless app.postgresql?
           return ruby unless Native.enabled?
-          return unable unless app.native || Native.route == :active_record
+          return asked_for if Native.route == :active_record
+          return unable unless app.native
 
-          case Native.route
-          when :active_record then asked_for
-          when :native then comparing
-          else Route.current.is_a?(ActiveRecordRoute) ? bound : ok("native: nothing is in the way")
-          end
+          Native.route == :native ? comparing : automatic
         end
 
         def ruby
@@ -33,14 +30,16 @@ module Pgbus
         end
 
         def asked_for
-          note("active_record: `route = :active_record` says so", "set `route` to :auto for native calls")
+          note("active_record, since `route` is set to it", "set `route` to :auto for native calls")
         end
 
         def comparing
-          note("native, in transactions too: `route = :native` says so", "set `route` to :auto after the comparison")
+          note("native, in transactions too, since `route` is set to it", "set `route` to :auto after the comparison")
         end
 
-        def bound
+        def automatic
+          return ok("native: nothing is in the way") unless Route.current.is_a?(ActiveRecordRoute)
+
           note("active_record here: the caller has a transaction open, the pool is pinned for a transactional test, " \
                "or the search path was changed at run time", "ask outside of that to see what other calls do")
         end

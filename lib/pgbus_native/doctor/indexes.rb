@@ -39,12 +39,15 @@ module Pgbus
         private
 
         def examine
-          wanted = app.table.seats? ? WANTED : WANTED_BEFORE_SEATS
           wanted.each { |one| look_for(one) }
           one_seat_only if app.table.seats?
           sweep
-          (indexes.reject(&:valid) - indexes.select { |index| wanted.any? { |one| one.met_by?(index) } })
-            .each { |index| useless(index) }
+          indexes.reject { |index| index.valid || wanted.any? { |one| one.met_by?(index) } }
+                 .each { |index| useless(index) }
+        end
+
+        def wanted
+          app.table.seats? ? WANTED : WANTED_BEFORE_SEATS
         end
 
         def look_for(wanted)

@@ -41,11 +41,15 @@ module Pgbus
         end
 
         def pgbus
-          return ok("pgbus is not loaded, Presence stands alone", name: "pgbus") unless defined?(Pgbus::VERSION)
+          return ok(alone, name: "pgbus") unless defined?(Pgbus::VERSION)
           return ok("pgbus #{Pgbus::VERSION}", name: "pgbus", version: Pgbus::VERSION) if followed?
 
           warning("pgbus #{Pgbus::VERSION}, and pgbus_native #{VERSION} has the behaviour of 0.18",
                   "use releases of both that begin with the same two numbers", name: "pgbus", version: Pgbus::VERSION)
+        end
+
+        def alone
+          Native.enabled? ? "not loaded, Presence stands alone" : "not loaded"
         end
 
         def followed?
