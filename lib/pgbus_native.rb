@@ -11,3 +11,4 @@ require_relative "pgbus_native/version"
 require_relative "pgbus_native/native"
 
 Pgbus::Native.install
+require_relative "pgbus_native/railtie" if defined?(Rails::Railtie)
