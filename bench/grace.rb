@@ -5,7 +5,7 @@ require_relative "sections"
 module Bench
   # The gem's setting gvl_grace, seconds for which a call keeps the GVL: what it brings and what it costs.
   class Grace < Section
-    SECONDS = [0, 0.0002, 0.0005, 0.001].freeze
+    SECONDS = [0, 0.0005, 0.001, 0.002].freeze
     # For each turn of each work.
     DURATION = 0.5
     FEW_THREADS = 4

@@ -13,7 +13,7 @@ module Pgbus
       # @return [Float, Integer] seconds that a call waits for a free connection, 5 by default
       attr_reader :checkout_timeout
 
-      # @return [Float, Integer] seconds for which a call may keep the GVL while it waits for the server, 0.0005 by
+      # @return [Float, Integer] seconds for which a call may keep the GVL while it waits for the server, 0.001 by
       #   default, 0 for never. It does so only while another thread computes, which makes the GVL slow to come
       #   back, and only while the server answers in time.
       attr_reader :gvl_grace
@@ -33,7 +33,7 @@ module Pgbus
       def initialize
         @pool_size = 4
         @checkout_timeout = 5
-        @gvl_grace = 0.0005
+        @gvl_grace = 0.001
         @route = :auto
       end
 

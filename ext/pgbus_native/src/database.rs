@@ -226,8 +226,6 @@ fn perform_streaming(
 ) -> Result<Manner, Error> {
     /// Rows that are worth having the GVL for.
     const ENOUGH: usize = 200;
-    /// A pause in the stream of rows for which the GVL is not given up.
-    const PAUSE: Duration = Duration::from_micros(500);
 
     let mut call = call.streaming();
     let mut progress = advance(ruby, &mut call, grace, ENOUGH)?;
@@ -243,7 +241,7 @@ fn perform_streaming(
             Progress::Rows => {
                 records.add_arrived(ruby, &call.take_rows())?;
                 ruby.thread_check_ints()?;
-                call.advance_briefly(PAUSE, ENOUGH)
+                call.advance_briefly(grace.pause(), ENOUGH)
             }
             Progress::Paused => advance(ruby, &mut call, grace, ENOUGH)?,
         }

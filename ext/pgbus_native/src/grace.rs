@@ -45,15 +45,29 @@ impl Grace {
     /// How long to keep the GVL for a call that begins now, if at all: not while another call waits to get it
     /// back, since a thread that never gives it up would starve it.
     pub fn patience(&self) -> Option<Duration> {
-        if self.contended_until.load(Ordering::Relaxed) == 0
+        if self.patience.is_zero()
+            || self.contended_until.load(Ordering::Relaxed) == 0
             || self.outside.load(Ordering::Relaxed) > 0
         {
             return None;
         }
-        let now = milliseconds();
-        let worth_it = now < self.contended_until.load(Ordering::Relaxed)
-            && now >= self.hopeless_until.load(Ordering::Relaxed);
+        let worth_it =
+            self.is_contended() && milliseconds() >= self.hopeless_until.load(Ordering::Relaxed);
         worth_it.then_some(self.patience)
+    }
+
+    /// How long a call that has the GVL keeps it between two parts of an answer. Where something computes, getting
+    /// it back once more would take much longer.
+    pub fn pause(&self) -> Duration {
+        if self.is_contended() {
+            Duration::from_millis(5)
+        } else {
+            Duration::from_micros(500)
+        }
+    }
+
+    fn is_contended(&self) -> bool {
+        milliseconds() < self.contended_until.load(Ordering::Relaxed)
     }
 
     /// Notes that a call gives up the GVL, until what is returned is dropped.
@@ -64,7 +78,7 @@ impl Grace {
 
     /// Learns how long it took to get the GVL back.
     pub fn got_back_after(&self, waited: Duration) {
-        if waited >= SLOW && !self.patience.is_zero() {
+        if waited >= SLOW {
             self.contended_until.store(later(), Ordering::Relaxed);
         }
     }
