@@ -16,7 +16,7 @@ module Pgbus
         def self.message(error)
           # ActiveRecord may wrap the reason in a sentence without it.
           error = error.cause if defined?(PG::Error) && error.cause.is_a?(PG::Error)
-          text = error.message.dup.force_encoding(Encoding::UTF_8).scrub
+          text = error.message.dup.force_encoding(Encoding::UTF_8).scrub.delete_prefix("ERROR:  ")
           text = text.gsub(URL, '\1***@').gsub(KEYWORD, '\1***').split("\n").map(&:strip).reject(&:empty?).join(" ")
           "#{text} (#{error.class})"
         end

@@ -47,7 +47,7 @@ module Pgbus
         end
 
         def plain
-          return ok("not used, and not needed on this machine's own network") if loopback?
+          return ok("not used, nor needed on loopback") if loopback?
 
           warning("not used: everybody on the way can read the password and change what is said",
                   "set `sslmode: verify-full` and `sslrootcert:` in database.yml, with `ssl = on` on the server")

@@ -24,7 +24,7 @@ module Pgbus
         def examine
           return unless presence_class
 
-          ok("on the active_record route, in a transaction that is rolled back: nothing stays, nothing is reported")
+          ok("on the active_record route, and rolled back: no row stays, nothing is reported")
           Native.with_route(:active_record) { rolled_back { operate } }
         end
 
@@ -67,7 +67,9 @@ module Pgbus
         end
 
         def members
-          try("join") { presence.join(member_id: "1", metadata: METADATA)&.fetch("id") == "1" }
+          # Without it the others have nothing to find.
+          return unless try("join") { presence.join(member_id: "1", metadata: METADATA)&.fetch("id") == "1" }
+
           try("touch") { presence.touch(member_id: "1") }
           try("members") { presence.members.map { |record| record["id"] } == ["1"] }
           try("count") { presence.count == 1 }
@@ -82,7 +84,10 @@ module Pgbus
         end
 
         def seats
-          try("join (seat)") { seat_of(presence.join(member_id: "1", connection_id: "c1", seat: "s")) == "s" }
+          return unless try("join (seat)") do
+            seat_of(presence.join(member_id: "1", connection_id: "c1", seat: "s")) == "s"
+          end
+
           try("touch (seats)") { presence.touch(connection_id: %w[c1 c2]) == ["c1"] }
           try("set_state") { presence.set_state(connection_id: "c1", state: METADATA)&.fetch("state") == METADATA }
           try("leave (seat)") { seat_of(presence.leave(connection_id: "c1")) == "s" }
@@ -108,19 +113,23 @@ module Pgbus
           @presence ||= presence_class.new(Stream.new(app.stream))
         end
 
-        # A failed operation must not fail the next one, as it would in one transaction.
+        # A failed operation must not fail the next one, as it would in one transaction. Gives whether it was right.
         def try(name)
           right = nil
           taken = app.connection.transaction(requires_new: true) do
             app.raw # ActiveRecord begins a transaction when it is first needed, which is not to be timed.
             seconds { right = yield }
           end
-          return ok("#{milliseconds(taken)} ms", name:, milliseconds: milliseconds(taken)) if right
-
-          error("answers otherwise than it should", "see whether a trigger, a rule or a row-level security policy on " \
-                                                    "#{app.table.name} is in the way", name:)
+          right ? ok("#{milliseconds(taken)} ms", name:, milliseconds: milliseconds(taken)) : answers_otherwise(name)
+          right
         rescue StandardError => e
           error(Discretion.message(e), advice(e), name:)
+          false
+        end
+
+        def answers_otherwise(name)
+          error("answers otherwise than it should", "see whether a trigger, a rule or a row-level security policy on " \
+                                                    "#{app.table.name} is in the way", name:)
         end
 
         # What the next operation needs. Where it fails, that one says so.

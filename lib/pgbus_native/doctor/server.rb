@@ -40,7 +40,7 @@ module Pgbus
           return other_adapter unless app.postgresql?
 
           server = app.rows(<<~SQL).first
-            SELECT current_setting('server_version') AS version, current_database()::text AS database,
+            SELECT split_part(current_setting('server_version'), ' ', 1) AS version, current_database()::text AS database,
                    current_user::text AS role, current_setting('transaction_read_only') = 'on' AS read_only
           SQL
           read_only if server["read_only"]
