@@ -1,8 +1,11 @@
 # frozen_string_literal: true
 
 # What the extension defines, for YARD, which does not read Rust. Nobody runs this file. sig/_inside/extension.rbs has
-# the types.
+# the types. The modules are described in their own files.
 
+# rubocop:disable Style/Documentation
+
+# pgbus, of which this gem has what it accelerates, and what it adds.
 module Pgbus
   module Native
     # Waits for cancel requests that are under way, before the process ends.
@@ -44,7 +47,7 @@ module Pgbus
       # @param params [Array<String, Array<String>, nil>]
       # @param details [Hash{Symbol => Object}]
       # @return [Array<Hash>, Array<String>, Integer]
-      # @raise as {#run}
+      # @raise [StandardError] as {#run}
       def run_with_details(statement, params, details); end
 
       # @return [Boolean] whether {#news} has something to say
@@ -83,3 +86,4 @@ module Pgbus
     end
   end
 end
+# rubocop:enable Style/Documentation

@@ -18,7 +18,7 @@ rescue LoadError
 end
 
 lib = File.expand_path("../../lib", __dir__)
-files = Dir[File.join(lib, "pgbus_native/**/*.rb")].sort
+files = Dir[File.join(lib, "pgbus_native/**/*.rb")]
 # Where pgbus is missing it defines what is there otherwise.
 files.reject! { |file| file.end_with?("/standalone.rb", *("/body_queue.rb" if without)) }
 files.each { |file| require file }

@@ -70,7 +70,8 @@ class Signatures
   end
 
   def declared_modules
-    @declared_modules ||= @env.class_decls.keys.map { |name| name.to_s.delete_prefix("::") }.select { |name| ours?(name) }
+    @declared_modules ||=
+      @env.class_decls.keys.map { |name| name.to_s.delete_prefix("::") }.select { |name| ours?(name) }
   end
 
   def ours?(name)
@@ -89,15 +90,18 @@ class Signatures
   # A class or a module, and of which class a subclass.
   def differences_of_kind(mod)
     superclass = @builder.ancestor_builder.one_instance_ancestors(type_name(mod)).super_class&.name
-    same = superclass ? mod.is_a?(Class) && mod < Object.const_get(superclass.to_s) : !mod.is_a?(Class)
-    same ? [] : ["#{mod.name}: the signature has #{superclass ? "a subclass of #{superclass}" : "a module"}"]
+    if superclass.nil?
+      mod.is_a?(Class) ? ["#{mod.name}: the signature has a module"] : []
+    else
+      same = mod.is_a?(Class) && mod < Object.const_get(superclass.to_s)
+      same ? [] : ["#{mod.name}: the signature has a subclass of #{superclass}"]
+    end
   end
 
   def differences_of_constants(mod)
     code = constants(mod).reject { |_, value| value.is_a?(Module) }
-    declared = @env.constant_decls.to_h { |name, entry| [name, entry.decl.type] }
-                   .select { |name, _| name.namespace == type_name(mod).to_namespace }
-                   .transform_keys(&:name)
+    declared = @env.constant_decls.select { |name, _| name.namespace == type_name(mod).to_namespace }
+                   .to_h { |name, entry| [name.name, entry.decl.type] }
     names(code, declared, "#{mod.name}::") + (code.keys & declared.keys).filter_map do |name|
       next if types.value(code[name], declared[name])
 
@@ -127,13 +131,20 @@ class Signatures
     mod.singleton_methods(false).to_h { |name| [name, parameters_of(mod.method(name))] }
   end
 
-  # As Method#parameters has them, without blocks, and without the names that a rest may have.
+  # What Method#parameters says, without blocks, and without the names that a rest may have: what is positional, in its
+  # order, and keywords with their kind.
   def parameters_of(method)
-    method.parameters.reject { |kind, _| kind == :block }
-          .map { |kind, name| %i[rest keyrest].include?(kind) ? [kind] : [kind, *name] }
+    in_order_and_by_name(method.parameters.filter_map do |kind, name|
+      [kind, *(name unless %i[rest keyrest].include?(kind))] unless kind == :block
+    end)
   end
 
-  # A list of parameters for each overload, by the method's name.
+  def in_order_and_by_name(parameters)
+    keywords, positional = parameters.partition { |kind, _| %i[keyreq key].include?(kind) }
+    [positional, keywords.to_h(&:reverse)]
+  end
+
+  # The parameters of each overload, by the method's name.
   def declared_methods(mod, build)
     methods = @builder.public_send(build, type_name(mod)).methods.select do |name, method|
       # What RBS makes of an initialize is not in the code.
@@ -143,29 +154,26 @@ class Signatures
   end
 
   def parameters_in(function)
-    {
+    in_order_and_by_name({
       req: function.required_positionals.map(&:name), opt: function.optional_positionals.map(&:name),
       rest: [*function.rest_positionals].map { nil }, keyreq: function.required_keywords.keys,
       key: function.optional_keywords.keys, keyrest: [*function.rest_keywords].map { nil }
-    }.flat_map { |kind, names| names.map { |name| [kind, *name] } }
+    }.flat_map { |kind, names| names.map { |name| [kind, *name] } })
   end
 
-  # A keyword that only some overloads want, or have, is an optional one.
+  # A keyword that only some overloads want, or have, is an optional one. What is positional must not differ.
   def merged(overloads)
-    return overloads.first if overloads.one?
-
-    always = overloads.reduce(:&).select { |kind, _| kind == :keyreq }
-    keywords = overloads.flatten(1).select { |kind, _| %i[keyreq key].include?(kind) }.map(&:last).uniq
-    [*overloads.first.reject { |kind, _| %i[keyreq key].include?(kind) },
-     *always, *(keywords - always.map(&:last)).map { |name| [:key, name] }]
+    positional = overloads.map(&:first).uniq
+    keywords = overloads.flat_map { |_, known| known.keys }.uniq.to_h do |name|
+      [name, overloads.all? { |_, known| known[name] == :keyreq } ? :keyreq : :key]
+    end
+    [positional.one? ? positional.first : positional, keywords]
   end
 
-  # In the order of the code, where order means nothing; without names where the code, being native, has none.
+  # Without names where the code, being native, has none.
   def like(code, signature)
-    return signature.map { |kind, _| [kind] } if code.any? && code.all?(&:one?) && code.size == signature.size
-
-    keywords, positional = signature.partition { |kind, _| %i[keyreq key].include?(kind) }
-    positional + keywords.sort_by { |keyword| code.index(keyword) || code.size }
+    positional, keywords = signature
+    code.first.any?(&:last) && code.first.none?(&:one?) ? signature : [positional.map { |kind, _| [kind] }, keywords]
   end
 
   def types
