@@ -58,6 +58,13 @@ RSpec.describe "The generators", :slow do
     } }.to_yaml)
   end
 
+  it "are in the gem, with their templates" do
+    files = Dir.glob("lib/generators/**/*.{rb,tt}", base: RailsApp::ROOT)
+
+    expect(files.size).to eq(6)
+    expect(Gem::Specification.load(File.join(RailsApp::ROOT, "pgbus_native.gemspec")).files).to include(*files)
+  end
+
   describe "rails generate pgbus_native:presence" do
     let(:both) { %w[create_pgbus_presence_members add_seats_to_pgbus_presence_members] }
 

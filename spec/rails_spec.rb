@@ -73,6 +73,11 @@ RSpec.describe "In a Rails application", :slow do
       expect(line_for(settings:)).to end_with('"primary": postgresql, database in a connection string')
     end
 
+    it "says little of settings that only another adapter understands" do
+      expect(line_for(settings: { "url" => "jdbc:postgresql://db.example/app?user=operator&password=s3cret" }))
+        .to end_with('; database "primary", not PostgreSQL\'s adapter, so on ActiveRecord\'s connection')
+    end
+
     it "does not quote settings that cannot be read" do
       expect(line_for(url: "postgresql://operator:s3^cret@[db.example/app"))
         .to end_with("; the database's settings cannot be read (URI::InvalidURIError)")
@@ -294,7 +299,7 @@ RSpec.describe "In a Rails application", :slow do
   end
 
   describe "with Spring" do
-    it "is native in each process that it forks off the booted application, with connections of its own" do
+    it "is native in each process that it forks off the booted application" do
       RailsApp.open(gems: %w[pgbus pgbus_native spring], bundler: true) do |app|
         # Debian 13's Spring sets what Rails 7 has no more.
         app.write("config/application.rb", "#{app.read("config/application.rb")}

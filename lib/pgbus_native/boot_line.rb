@@ -57,7 +57,9 @@ module Pgbus
         return "no ActiveRecord in this application" unless defined?(::ActiveRecord::Railtie)
 
         config = ConfiguredDatabase.for(@application)
-        "database #{config.name.inspect}: #{[config.adapter, *place(config), *served(config)].join(", ")}"
+        name = "database #{config.name.inspect}"
+        place = [config.adapter, *place(config)].compact.join(", ")
+        [place.empty? ? name : "#{name}: #{place}", *served(config)].join(", ")
       rescue StandardError => e
         # Its message may quote a URL with the password.
         "the database's settings cannot be read (#{e.class})"

@@ -185,8 +185,9 @@ class RailsApp
   def gemfile(gems, boot)
     @gemfile = File.join(folder, "Gemfile")
     paths = { "pgbus" => File.join(folder, "vendor/pgbus"), "pgbus_native" => ROOT }
-    lines = ["railties", *gems].map { |gem| "gem #{gem.dump}, path: #{paths[gem].inspect}" }
-    write("Gemfile", "#{lines.join("\n")}\n")
+    lines = gems.map { |gem| "gem #{gem.dump}, path: #{paths[gem].inspect}" }
+    # The version that these specs run with, of those that are installed.
+    write("Gemfile", ["gem \"railties\", \"#{ActiveRecord.gem_version}\"", *lines, ""].join("\n"))
     write("config/boot.rb", "require \"bundler/setup\"\n#{boot}")
   end
 
