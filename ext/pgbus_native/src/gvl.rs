@@ -76,6 +76,11 @@ pub fn panicked(ruby: &Ruby, panic: &(dyn Any + Send)) -> Error {
     )
 }
 
+/// Does the work.
+///
+/// # Safety
+///
+/// `data` points to a `Work<F, T>` that outlives the call and that nobody else touches during it.
 unsafe extern "C" fn carry_out<F, T>(data: *mut c_void) -> *mut c_void
 where
     F: FnOnce() -> T,
@@ -90,6 +95,11 @@ where
     std::ptr::null_mut()
 }
 
+/// What Ruby calls on another thread to interrupt the work.
+///
+/// # Safety
+///
+/// `data` points to an `Interrupt` that outlives the call.
 unsafe extern "C" fn wake(data: *mut c_void) {
     // SAFETY: `data` is the `Interrupt` of `without_gvl`, which is shared and outlives the call.
     unsafe { &*data.cast::<Interrupt>() }.raise();

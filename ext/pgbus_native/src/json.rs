@@ -76,15 +76,15 @@ impl Reader {
         };
         if let Some(place) = place {
             self.next.set((place + 1) % known.len());
-            // SAFETY: as for `Any`.
+            // SAFETY: as `Any` says.
             return unsafe { rb_ary_entry(self.interned, place as c_long) };
         }
-        // SAFETY: as for `Any`.
+        // SAFETY: as `Any` says.
         let string = unsafe {
             rb_enc_interned_str(key.as_ptr().cast(), key.len() as c_long, rb_utf8_encoding())
         };
         if known.len() < MOST_KEYS {
-            // SAFETY: as for `Any`.
+            // SAFETY: as `Any` says.
             unsafe { rb_ary_push(self.interned, string) };
             known.push(key.into());
         }
@@ -93,6 +93,9 @@ impl Reader {
 }
 
 /// Any JSON value, at a depth. The Ruby objects that are being built live in locals, where Ruby's GC looks.
+///
+/// Calls on Ruby are sound in it because it only exists within [`Reader::parse`], whose caller holds the GVL and is
+/// inside `protect`.
 #[derive(Clone, Copy)]
 struct Any<'r> {
     reader: &'r Reader,
@@ -119,8 +122,6 @@ impl<'de> DeserializeSeed<'de> for Any<'_> {
     }
 }
 
-// SAFETY of the calls below: `parse` is called with the GVL; pointers and lengths come from Rust slices.
-#[allow(clippy::undocumented_unsafe_blocks)]
 impl<'de> Visitor<'de> for Any<'_> {
     type Value = VALUE;
 
@@ -141,10 +142,12 @@ impl<'de> Visitor<'de> for Any<'_> {
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<VALUE, E> {
+        // SAFETY: as `Any` says.
         Ok(unsafe { rb_ll2inum(value) })
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<VALUE, E> {
+        // SAFETY: as `Any` says.
         Ok(unsafe { rb_ull2inum(value) })
     }
 
@@ -155,17 +158,21 @@ impl<'de> Visitor<'de> for Any<'_> {
         if value.abs() >= EXACT || (value == 0.0 && value.is_sign_negative()) {
             return Err(E::custom("not certainly a Float"));
         }
+        // SAFETY: as `Any` says.
         Ok(unsafe { rb_float_new(value) })
     }
 
     fn visit_str<E>(self, value: &str) -> Result<VALUE, E> {
+        // SAFETY: as `Any` says; pointer and length are a slice's.
         Ok(unsafe { rb_utf8_str_new(value.as_ptr().cast(), value.len() as c_long) })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<VALUE, A::Error> {
         let inside = self.inside()?;
+        // SAFETY: as `Any` says.
         let array = unsafe { rb_ary_new() };
         while let Some(element) = elements.next_element_seed(inside)? {
+            // SAFETY: as `Any` says; `array` is an Array.
             unsafe { rb_ary_push(array, element) };
         }
         Ok(array)
@@ -173,6 +180,7 @@ impl<'de> Visitor<'de> for Any<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<VALUE, A::Error> {
         let inside = self.inside()?;
+        // SAFETY: as `Any` says.
         let hash = unsafe { rb_hash_new() };
         let mut pairs = Pairs::new(hash);
         while let Some(key) = entries.next_key_seed(Key(self.reader))? {
@@ -212,7 +220,8 @@ impl Pairs {
 
     /// Puts the pairs into the Hash.
     pub fn insert(&mut self) {
-        // SAFETY: as for `Any`; the pointer and the length are this array's.
+        // SAFETY: pairs are made where `Any` and records are, with the GVL inside `protect`; the pointer is this array's,
+        // of which `length` values are set.
         unsafe { rb_hash_bulk_insert(self.length as c_long, self.values.as_ptr(), self.hash) };
         self.length = 0;
     }

@@ -164,6 +164,11 @@ fn protected(make: impl FnOnce() -> Result<VALUE, Error>) -> Result<VALUE, Error
     failure.map_or(Ok(value), Err)
 }
 
+/// The record of a row.
+///
+/// # Safety
+///
+/// Called with the GVL and inside `protected`.
 unsafe fn hash(
     ruby: &Ruby,
     keys: &[VALUE; 8],
@@ -210,6 +215,11 @@ unsafe fn hash(
     }
 }
 
+/// A UTF-8 String, or nil.
+///
+/// # Safety
+///
+/// Called with the GVL and inside `protect`.
 unsafe fn text(bytes: Option<&[u8]>) -> VALUE {
     match bytes {
         // SAFETY: pointer and length are a slice's; inside `protected`.
@@ -219,6 +229,10 @@ unsafe fn text(bytes: Option<&[u8]>) -> VALUE {
 }
 
 /// The object of a JSON column; `{}` for NULL, as `Record.parse_json` has it.
+///
+/// # Safety
+///
+/// Called with the GVL and inside `protected`.
 unsafe fn object(ruby: &Ruby, reader: &Reader, bytes: Option<&[u8]>) -> Result<VALUE, Error> {
     let Some(bytes) = bytes else {
         // SAFETY: inside `protected`.
