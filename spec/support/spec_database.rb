@@ -2,6 +2,7 @@
 
 require "pgbus_native/migrations/add_presence_seats"
 require "pgbus_native/migrations/create_presence_members"
+require "pgbus_native/migrations/partition_presence"
 require "securerandom"
 
 # The database of this run on the server that DATABASE_URL names: created before the suite,
@@ -14,10 +15,10 @@ module SpecDatabase
   TABLE = "pgbus_presence_members"
   MIGRATIONS = [Pgbus::Native::Migrations::CreatePresenceMembers, Pgbus::Native::Migrations::AddPresenceSeats].freeze
 
-  # How the columns of a table are typed. `seats` is whether it has seat columns; the others
-  # are the types of the times, the ids and the JSON.
-  Shape = Data.define(:seats, :times, :ids, :json) do
-    def initialize(seats: true, times: "timestamp", ids: "varchar", json: "jsonb")
+  # How the columns of a table are typed. `seats` is whether it has seat columns, `partitioned` whether it is
+  # partitioned by stream; the others are the types of the times, the ids and the JSON.
+  Shape = Data.define(:seats, :partitioned, :times, :ids, :json) do
+    def initialize(seats: true, partitioned: false, times: "timestamp", ids: "varchar", json: "jsonb")
       super
     end
 
@@ -81,14 +82,23 @@ module SpecDatabase
 
     # Gives an empty table of the shape.
     def table(**shape)
-      shape = Shape.new(**shape)
+      shape = Shape.new(partitioned: @partitioned || false, **shape)
       return sql("DELETE FROM #{TABLE}") if shape == @shape
 
       @shape = nil
       admin.exec("DROP TABLE IF EXISTS #{TABLE}")
       MIGRATIONS.first(shape.seats ? 2 : 1).each { |migration| migration.new.migrate(:up) }
       types_of(shape).each { |column, type| change_type(column, type) }
+      Pgbus::Native::Migrations::PartitionPresence.new.migrate(:up) if shape.partitioned
       @shape = shape
+    end
+
+    # In the block every table is partitioned, unless it is said not to be.
+    def partitioned
+      @partitioned = true
+      yield
+    ensure
+      @partitioned = false
     end
 
     # Says that an example changed the table itself, so that the next builds it anew.
