@@ -46,6 +46,9 @@ RSpec.describe "Pgbus::Native.doctor" do
   # Times are for the examples about them: other people work on this machine.
   before { stub_const("Pgbus::Native::Doctor::RoundTrip::SLOW", 60) unless RSpec.current_example.metadata[:times] }
 
+  # What other examples left in the table, dead or alive, is none of these examples' business.
+  before(:context) { SpecDatabase.table_changed } # rubocop:disable RSpec/BeforeAfterAll
+
   operations = ["join", "touch", "members", "count", "leave", "sweep!"]
   seat_operations = ["join (seat)", "touch (seats)", "set_state", "leave (seat)", "expire_seats!"]
 
@@ -321,6 +324,7 @@ RSpec.describe "Pgbus::Native.doctor" do
     end
 
     def dead_rows
+      sql("SELECT") # A session tells its figures at the end of a transaction, not more than once a second.
       line("dead rows")[:figures][:dead]
     end
 
@@ -510,6 +514,17 @@ RSpec.describe "Pgbus::Native.doctor" do
   end
 
   describe "a connection", :settings_server do
+    it "is not to be had natively where ActiveRecord's is the last one" do
+      server.sql("ALTER ROLE trusted CONNECTION LIMIT 1")
+      ActiveRecord::Base.establish_connection(settings)
+      found = report
+
+      expect(line("route", found)).to include(status: "error", message: /too many connections/, advice: /pool_size/)
+      expect(wrong(found)).to eq(["route"])
+    ensure
+      server.sql("ALTER ROLE trusted CONNECTION LIMIT -1")
+    end
+
     it "is encrypted, on both routes" do
       ActiveRecord::Base.establish_connection(settings(sslmode: "require"))
 

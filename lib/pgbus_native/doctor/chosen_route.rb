@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "check"
+require_relative "discretion"
 
 module Pgbus
   module Native
@@ -18,6 +19,8 @@ module Pgbus
           return unable unless app.native
 
           Native.route == :native ? comparing : automatic
+        rescue ::ActiveRecord::ConnectionNotEstablished => e
+          disconnected(e)
         end
 
         def ruby
@@ -27,6 +30,13 @@ module Pgbus
         def unable
           warning("active_record: the native client cannot serve this database: #{app.obstacle}",
                   "calls work, and would be faster on a native connection: change that setting if you can")
+        end
+
+        # ActiveRecord has its connection, so the server is there.
+        def disconnected(error)
+          error("native, and there is no native connection to be had: #{Discretion.message(error)}",
+                "leave room for #{Native.configuration.pool_size} connections more of each process (`pool_size`) in " \
+                "the server's max_connections and the role's CONNECTION LIMIT")
         end
 
         def asked_for
