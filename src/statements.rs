@@ -8,8 +8,9 @@
 //!   times keep theirs: `timestamp` and `timestamptz` mean different things.
 //! - Statements that change several rows lock them in key order, and sweepers pass over rows that others
 //!   have locked, so that no two of them can deadlock.
-//! - Locked rows are found again by their place (`ctid`), which is quick. A place says nothing across the
-//!   partitions of a table, so the conditions on the row are repeated beside it.
+//! - Locked rows are found again by their place (`ctid`), which is quick. Each partition of a table has a row at
+//!   the same place, but all rows of a stream are in one, so the stream is named beside it.
+//! - What is about one stream says `stream_name = $1`, so that the server looks at that stream's partition only.
 //! - A destructive statement names `connection_id IS NULL` for member-keyed rows. On a table that was last
 //!   seen without that column it asks the row itself (`to_jsonb(m)`), so that it cannot take a seat when the
 //!   column has been added since.
@@ -115,7 +116,7 @@ macro_rules! join_member {
              VALUES ($1, $2, $3::jsonb, NOW(), NOW())
              ON CONFLICT ",
             $conflict,
-            " DO UPDATE SET metadata = EXCLUDED.metadata, last_seen_at = NOW()
+            " DO UPDATE SET metadata = EXCLUDED.metadata, last_seen_at = EXCLUDED.last_seen_at
              RETURNING ",
             member_columns!()
         )
@@ -232,7 +233,7 @@ macro_rules! join_members {
             in_key_order!("stream_name", "", "member_id"),
             "ON CONFLICT ",
             $conflict,
-            " DO UPDATE SET metadata = EXCLUDED.metadata, last_seen_at = NOW()
+            " DO UPDATE SET metadata = EXCLUDED.metadata, last_seen_at = EXCLUDED.last_seen_at
                RETURNING j.*)
              SELECT ",
             member_columns!(),
@@ -332,7 +333,7 @@ statements! {
          VALUES ($1, $2, $3::jsonb, $4, $5, NOW(), NOW())
          ON CONFLICT (stream_name, connection_id) WHERE connection_id IS NOT NULL
          DO UPDATE SET member_id = EXCLUDED.member_id, metadata = EXCLUDED.metadata,
-                       seat = EXCLUDED.seat, last_seen_at = NOW()
+                       seat = EXCLUDED.seat, last_seen_at = EXCLUDED.last_seen_at
          RETURNING ",
         seat_columns!()
     );
@@ -412,19 +413,23 @@ statements! {
            AND m.last_seen_at < NOW() - make_interval(secs => $1)";
 
     /// `$1` streams, `$2` the ttl of each in seconds, `$3` the most rows to take. Takes the lock on a row
-    /// before it looks at the time for good, so a seat touched meanwhile stays.
+    /// before it looks at the time for good, so a seat touched meanwhile stays. A subquery that locks is never
+    /// merged into the join, so each stream is looked up by itself: by an index, in its own partition.
     EXPIRE_SEATS: StreamSeats, repeatable: false, concat!(
-        "WITH ttls AS MATERIALIZED (
-           SELECT * FROM unnest($1::text[], $2::float8[]) AS t (stream_name, seconds)),
-         stale AS MATERIALIZED (
-           SELECT m.ctid AS place
-           FROM ttls JOIN pgbus_presence_members m ON m.stream_name = ttls.stream_name
-           WHERE m.connection_id IS NOT NULL AND m.last_seen_at < NOW() - make_interval(secs => ttls.seconds)
-           ORDER BY m.stream_name, m.connection_id LIMIT $3
-           FOR UPDATE OF m SKIP LOCKED)
-         DELETE FROM pgbus_presence_members m USING ttls
-         WHERE m.ctid = ANY (ARRAY(SELECT place FROM stale)) AND m.stream_name = ttls.stream_name
-           AND m.connection_id IS NOT NULL AND m.last_seen_at < NOW() - make_interval(secs => ttls.seconds)
+        "WITH stale AS MATERIALIZED (
+           SELECT due.stream_name, due.place
+           FROM (SELECT * FROM unnest($1::text[], $2::float8[]) AS t (stream_name, seconds)
+                 ORDER BY stream_name) ttls
+           CROSS JOIN LATERAL (
+             SELECT m.stream_name, m.ctid AS place FROM pgbus_presence_members m
+             WHERE m.stream_name = ttls.stream_name AND m.connection_id IS NOT NULL
+               AND m.last_seen_at < NOW() - make_interval(secs => ttls.seconds)
+             ORDER BY m.connection_id FOR UPDATE SKIP LOCKED) due
+           LIMIT $3)
+         DELETE FROM pgbus_presence_members m
+         USING unnest(ARRAY(SELECT stream_name FROM stale), ARRAY(SELECT place FROM stale))
+           AS found (stream_name, place)
+         WHERE m.stream_name = found.stream_name AND m.ctid = found.place
          RETURNING ",
         seat_columns!(),
         ", m.stream_name::text AS stream_name"
@@ -450,7 +455,7 @@ statements! {
         in_key_order!("stream_name", "", "connection_id"),
         "ON CONFLICT (stream_name, connection_id) WHERE connection_id IS NOT NULL
            DO UPDATE SET member_id = EXCLUDED.member_id, metadata = EXCLUDED.metadata,
-                         seat = EXCLUDED.seat, last_seen_at = NOW()
+                         seat = EXCLUDED.seat, last_seen_at = EXCLUDED.last_seen_at
            RETURNING j.*)
          SELECT ",
         seat_columns!(),
