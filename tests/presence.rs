@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -666,6 +666,56 @@ fn a_caller_that_gives_up_does_not_take_its_neighbours_along() {
     });
     wait_until("everything is given back", || database.stats().busy == 0);
     run(&database, &sql::COUNT, &["room"]).unwrap();
+}
+
+#[test]
+fn a_caller_that_is_away_does_not_keep_its_neighbours_waiting() {
+    let table = Table::with_seats();
+    let mut config = table.config();
+    config.pool_size = 1;
+    let database = Database::new(config);
+    run(&database, &sql::COUNT, &["room"]).unwrap();
+    let interrupts: [Interrupt; 5] = std::array::from_fn(|_| Interrupt::new());
+    let left = AtomicBool::new(false);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mut calls = Vec::new();
+        let mut away = None;
+        with_table_locked(&table, || {
+            let counting = scope.spawn(|| run(&database, &sql::COUNT, &["room"]));
+            wait_until("the connection is busy", || table.active() == 1);
+            for (n, interrupt) in interrupts.iter().enumerate() {
+                let id = format!("c{n}");
+                let join = request(&sql::JOIN_SEAT, &["room", "7", "{}", &id, "tab"]);
+                let mut call = database.call(join);
+                if n == 2 {
+                    let (left, over) = (&left, &over);
+                    away = Some(scope.spawn(move || {
+                        assert!(call.run(interrupt).is_none());
+                        left.store(true, Ordering::SeqCst);
+                        // As in a signal's handler, which takes its time.
+                        wait_until("the others have their answers", || {
+                            over.load(Ordering::SeqCst)
+                        });
+                        interrupt.lower();
+                        call.run(interrupt)
+                    }));
+                } else {
+                    calls.push(scope.spawn(move || call.run(interrupt)));
+                }
+                wait_until("the call waits", || database.stats().waiting == n + 1);
+            }
+            interrupts[2].raise();
+            wait_until("it is away", || left.load(Ordering::SeqCst));
+            drop(counting);
+        });
+        for call in calls {
+            call.join().unwrap().unwrap().unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+        let answer = away.unwrap().join().unwrap().unwrap().unwrap();
+        assert_eq!((answer.rows.len(), answer.manner.batch_size), (1, 5));
+    });
 }
 
 #[test]
