@@ -15,6 +15,9 @@ module Pgbus
           @lock.synchronize { own_calls }
         end
 
+        # Counts a call.
+        #
+        # @return [Integer] {.calls}
         # @api private
         def count
           @lock.synchronize { @calls = own_calls + 1 }

@@ -53,6 +53,7 @@ module Pgbus
 
       # A check that has something to look at only if there is a table. That there is none, {Columns} says.
       class TableCheck < Check
+        # @return [void]
         def call
           super if app.table
         end

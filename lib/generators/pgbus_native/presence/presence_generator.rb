@@ -23,10 +23,12 @@ module PgbusNative
       class_option :timestamptz, type: :boolean, default: false,
                                  desc: "Make its times timestamptz, whatever ActiveRecord's datetime_type."
 
+      # @return [void]
       def create_the_table
         migration("create_pgbus_presence_members", same: TABLE)
       end
 
+      # @return [void]
       def add_the_seats
         migration("add_seats_to_pgbus_presence_members", same: SEATS)
       end

@@ -17,6 +17,7 @@ module PgbusNative
       desc "Writes the optional migration that keeps the table of Pgbus::Streams::Presence small under heartbeats: " \
            "room in its pages, and no index on last_seen_at."
 
+      # @return [void]
       def tune_the_table
         migration("tune_pgbus_presence_members", same: TUNING)
       end
