@@ -73,8 +73,9 @@ class GemHome
   def run_in_application(script, **environment)
     FileUtils.mkdir_p(File.join(directory, "app/config"))
     File.write(File.join(directory, "app/config/application.rb"), APPLICATION)
-    output = run(RbConfig.ruby, "-e", "require './config/application'\n#{script}", chdir: File.join(directory, "app"),
-                 environment: { RAILS_ENV: "production", SECRET_KEY_BASE: "0" * 32, **environment })
+    environment = { RAILS_ENV: "production", SECRET_KEY_BASE: "0" * 32, **environment }
+    script = "require './config/application'\n#{script}"
+    output = run(RbConfig.ruby, "-e", script, chdir: File.join(directory, "app"), environment:)
     JSON.parse(output.lines.last)
   end
 
