@@ -173,7 +173,7 @@ class Signatures
   # Without names where the code, being native, has none.
   def like(code, signature)
     positional, keywords = signature
-    code.first.any?(&:last) && code.first.none?(&:one?) ? signature : [positional.map { |kind, _| [kind] }, keywords]
+    code.first.none?(&:one?) ? signature : [positional.map { |kind, _| [kind] }, keywords]
   end
 
   def types
