@@ -87,7 +87,7 @@ module Pgbus
         # Binary is what a socket or a file gave: nobody said what it is, and all of this is UTF-8.
         return text.dup.force_encoding(Encoding::UTF_8).scrub if text.encoding == Encoding::BINARY
 
-        text.encode(Encoding::UTF_8, invalid: :replace, undef: :replace, replace: "\uFFFD").scrub
+        text.encode(Encoding::UTF_8, invalid: :replace, undef: :replace, replace: "\uFFFD")
       end
 
       private_class_method :one_line, :utf8
