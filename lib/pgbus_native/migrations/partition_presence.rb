@@ -19,6 +19,7 @@ module Pgbus
         # What has to be known of the table, or of its partitions, to build it anew.
         Table = Struct.new(:schema, :storage, :options, :indexes, :grants)
         private_constant :Table
+        private_constant :Table
 
         # @return [Integer] how many partitions; a subclass may say otherwise
         def partitions
@@ -26,6 +27,7 @@ module Pgbus
         end
 
         # Partitions of the same schema, storage and options as the table has now.
+        # Copies every row into the partitions.
         def up
           replace("PARTITION BY HASH (stream_name)") do |table|
             partitions.times do |number|
