@@ -418,12 +418,13 @@ statements! {
     EXPIRE_SEATS: StreamSeats, repeatable: false, concat!(
         "WITH stale AS MATERIALIZED (
            SELECT due.stream_name, due.place
-           FROM (SELECT * FROM unnest($1::text[], $2::float8[]) AS t (stream_name, seconds)
+           FROM (SELECT stream_name, NOW() - make_interval(secs => seconds) AS cutoff
+                 FROM unnest($1::text[], $2::float8[]) AS t (stream_name, seconds)
                  ORDER BY stream_name) ttls
            CROSS JOIN LATERAL (
              SELECT m.stream_name, m.ctid AS place FROM pgbus_presence_members m
              WHERE m.stream_name = ttls.stream_name AND m.connection_id IS NOT NULL
-               AND m.last_seen_at < NOW() - make_interval(secs => ttls.seconds)
+               AND m.last_seen_at < ttls.cutoff
              ORDER BY m.connection_id FOR UPDATE SKIP LOCKED) due
            LIMIT $3)
          DELETE FROM pgbus_presence_members m
