@@ -28,8 +28,12 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
   end
 
   def bounded_body(deadline_ms)
-    queue = Pgbus::Web::Streamer::BodyQueue.new(deadline_ms)
+    queue = queue_class.new(deadline_ms)
     Protocol::HTTP::Body::Writable.new(queue:)
+  end
+
+  def queue_class
+    Pgbus::Web::StreamApp.const_get(:BodyQueue)
   end
 
   def messages(*ids)
@@ -342,7 +346,7 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
 
     it "keeps a bounded number of frames for a client that does not read, and waits no longer than its deadline" do
       connection = connection_on_body(write_deadline_ms: 100)
-      length = Pgbus::Web::Streamer::BodyQueue::LENGTH
+      length = queue_class::LENGTH
       results = Array.new(length) { connection.write_comment("a") }
       result, took = timed { connection.write_comment("one too many") }
 
@@ -354,7 +358,7 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
     it "goes on when the client reads in time" do
       connection = connection_on_body
       reader = Thread.new { connection.io.join }
-      count = Pgbus::Web::Streamer::BodyQueue::LENGTH * 10
+      count = queue_class::LENGTH * 10
       results = Array.new(count) { connection.write_comment("a") }
       connection.close
 
@@ -364,7 +368,7 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
 
     it "stops waiting when the server closes the body" do
       connection = connection_on_body(write_deadline_ms: 60_000)
-      Pgbus::Web::Streamer::BodyQueue::LENGTH.times { connection.write_comment("a") }
+      queue_class::LENGTH.times { connection.write_comment("a") }
       waiting = Thread.new { connection.write_comment("one too many") }
       wait_until("it waits") { waiting.status == "sleep" }
       connection.io.close
@@ -374,7 +378,7 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
 
     it "means a closed body to pgbus's own connection when it is full" do
       body = bounded_body(10)
-      Pgbus::Web::Streamer::BodyQueue::LENGTH.times { body.write("a") }
+      queue_class::LENGTH.times { body.write("a") }
 
       expect { body.write("a") }.to raise_error(Protocol::HTTP::Body::Writable::Closed)
     end

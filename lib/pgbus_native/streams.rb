@@ -11,9 +11,6 @@ require_relative "streams/cursor" unless defined?(Pgbus::Streams::Cursor)
 require_relative "streams/envelope" unless defined?(Pgbus::Streams::Envelope)
 require_relative "web/connection" unless defined?(Pgbus::Web::Streamer::Connection)
 
-# Loaded with the first streaming body, since it needs the gem protocol-http, 0.34 or newer, which Falcon brings.
-Pgbus::Web::Streamer.autoload(:BodyQueue, File.join(__dir__, "web/body_queue"))
-
 if !defined?(Pgbus::Web::StreamApp)
   require_relative "web/stream_app"
 elsif Pgbus::Native.enabled?

@@ -10,20 +10,12 @@ require "rack"
 require "pgbus_native"
 require "pgbus_native/streams"
 
-begin
-  require "protocol/http/body/writable"
-rescue LoadError
-  # Debian 13's protocol-http is too old for a BodyQueue; forky's is not.
-  without = "Pgbus::Web::Streamer::BodyQueue"
-end
-
 lib = File.expand_path("../../lib", __dir__)
 files = Dir[File.join(lib, "pgbus_native/**/*.rb")]
-# Where pgbus is missing it defines what is there otherwise.
-files.reject! { |file| file.end_with?("/standalone.rb", *("/body_queue.rb" if without)) }
+# One defines, where pgbus is missing, what is there otherwise; one is private, and Debian 13's protocol-http is too old
+# for it.
+files.reject! { |file| file.end_with?("/standalone.rb", "/body_queue.rb") }
 files.each { |file| require file }
 require_relative "signatures"
 
-differences = Signatures.new.differences
-differences.reject! { |difference| difference.start_with?(without) } if without
-puts JSON.generate(differences)
+puts JSON.generate(Signatures.new.differences)

@@ -5,15 +5,15 @@ require "protocol/http/body/writable"
 module Pgbus
   # What answers HTTP requests for pgbus.
   module Web
-    module Streamer
+    class StreamApp
       # The queue inside a streaming body: of bounded length, and whoever finds it full waits for so long and no longer.
       # A body's own queue would keep everything for a client that does not read.
       class BodyQueue < Thread::SizedQueue
         # Frames that may wait for a client.
         LENGTH = 64
 
-        # Nothing was taken out in time. For pgbus's own connection it is a closed body, since both mean that the client
-        # is lost.
+        # Nothing was taken out in time. A kind of closed body, since that is what connections know: either way the
+        # client is lost.
         class Full < ::Protocol::HTTP::Body::Writable::Closed; end
 
         # @param deadline_ms [Numeric] milliseconds
@@ -30,6 +30,7 @@ module Pgbus
           super(frame, timeout: @seconds) || raise(Full, "the client does not read")
         end
       end
+      private_constant :BodyQueue
     end
   end
 end

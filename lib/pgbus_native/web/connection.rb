@@ -214,8 +214,8 @@ module Pgbus
         def deliver(bytes, _deadline_ms)
           mutex.synchronize { io.write(bytes) }
           :ok
-        rescue BodyQueue::Full
-          :blocked
+        rescue ::Protocol::HTTP::Body::Writable::Closed
+          io.closed? ? :closed : :blocked # open, and yet it took nothing: there was no room in time
         rescue StandardError
           raise unless io.closed? # by the server, and it raises whatever it was closed with
 

@@ -25,7 +25,9 @@ module Pgbus
         "cache-control" => "no-cache, no-transform",
         "x-accel-buffering" => "no"
       }.freeze
-      private_constant :ALLOW, :PREFIX, :RETRY_MS, :EVENT_STREAM
+      # Loaded with the first streaming body, since it needs the gem protocol-http, 0.34 or newer, which Falcon brings.
+      autoload :BodyQueue, File.join(__dir__, "body_queue")
+      private_constant :ALLOW, :PREFIX, :RETRY_MS, :EVENT_STREAM, :BodyQueue
 
       # @param streamer [#registry, #register, nil] Pgbus::Web::Streamer.current if nil, asked for at each request
       # @param config [Object, nil] Pgbus.configuration if nil, likewise
@@ -135,7 +137,7 @@ module Pgbus
       end
 
       def open_body(attributes)
-        queue = Streamer::BodyQueue.new(attributes[:write_deadline_ms]) # loads protocol-http, so it goes first
+        queue = BodyQueue.new(attributes[:write_deadline_ms]) # loads protocol-http, so it goes first
         body = ::Protocol::HTTP::Body::Writable.new(queue:)
         body.write(opening(attributes))
         hand_over(Streamer::FalconConnection.new(body:, **attributes))
