@@ -525,7 +525,7 @@ RSpec.describe "Pgbus::Web::StreamApp" do
       expect(response).to eq([-1, {}, []])
       expect(streamer.registry).to be_empty
       expect(near).to be_closed
-      expect(took).to be_between(0.05, 5)
+      expect(took).to be_between(0.05, 10)
       far.close
     end
 

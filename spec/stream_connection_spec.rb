@@ -114,10 +114,10 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
 
     it "counts the seconds since something was written, #{kind}", needs do
       made_here = instance_exec(&made)
-      wait_until("it has been idle") { made_here.idle_for > 0.05 }
+      wait_until("it has been idle") { made_here.idle_for > 0.5 }
       made_here.write_comment("a")
 
-      expect(made_here.idle_for).to be_between(0, 0.05)
+      expect(made_here.idle_for).to be_between(0, 0.5)
     end
   end
 
@@ -162,7 +162,7 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
       result, took = timed { impatient.write_comment("x" * 5_000_000) }
 
       expect([result, impatient.dead?]).to eq([:blocked, true])
-      expect(took).to be_between(0.1, 3)
+      expect(took).to be_between(0.1, 10)
     end
 
     it "does not wait longer for a client that reads a little now and then" do
@@ -172,7 +172,7 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
       reader.kill
 
       expect(result).to eq(:blocked)
-      expect(took).to be_between(0.2, 3)
+      expect(took).to be_between(0.2, 5)
     end
 
     it "takes another deadline for a batch of messages" do
@@ -181,7 +181,7 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
       written, took = timed { patient.enqueue(large, deadline_ms: 50) }
 
       expect(written).to be_empty
-      expect(took).to be_between(0.05, 3)
+      expect(took).to be_between(0.05, 10)
       expect(patient).to have_attributes(dead?: true, last_msg_id_sent: 5)
     end
 
@@ -289,7 +289,7 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
         result, took = timed { connection.write_comment("x" * 20_000_000) }
 
         expect([result, connection.dead?]).to eq([:blocked, true])
-        expect(took).to be_between(0.1, 5)
+        expect(took).to be_between(0.1, 10)
         connection.close
       end
     end
@@ -351,7 +351,7 @@ RSpec.describe "Connections of Pgbus::Web::Streamer" do
       result, took = timed { connection.write_comment("one too many") }
 
       expect([results.tally, result]).to eq([{ ok: length }, :blocked])
-      expect(took).to be_between(0.1, 3)
+      expect(took).to be_between(0.1, 10)
       expect(connection).to be_dead
     end
 
