@@ -30,7 +30,7 @@ RSpec.describe "The packaged gem" do
       presence = Pgbus::Streams::Presence.new(Struct.new(:name).new("room:42"))
       joined = presence.join(member_id: 7, connection_id: "c1", metadata: { name: "Ada" })
       members = presence.members.map { |record| record["id"] }
-      presence.leave(member_id: 7, connection_id: "c1")
+      presence.leave(connection_id: "c1")
       puts JSON.generate(joined: joined["metadata"], members:, left: presence.count,
                          native: Pgbus::Native.stats[:calls][:native], features: $LOADED_FEATURES)
     RUBY

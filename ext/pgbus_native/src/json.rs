@@ -1,7 +1,7 @@
 //! JSON text straight into Ruby objects, as `JSON.parse` would make them.
 //!
 //! What this reader is not certain to read like Ruby's own (nesting beyond 100, integers beyond 64 bits, lone
-//! surrogates, numbers out of range) it refuses, and the caller lets Ruby read it.
+//! surrogates, numbers out of range, a key that comes twice) it refuses, and the caller lets Ruby read it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -9,8 +9,8 @@ use std::os::raw::c_long;
 
 use rb_sys::{
     Qfalse, Qnil, Qtrue, VALUE, rb_ary_entry, rb_ary_new, rb_ary_push, rb_enc_interned_str,
-    rb_float_new, rb_hash_bulk_insert, rb_hash_new, rb_ll2inum, rb_ull2inum, rb_utf8_encoding,
-    rb_utf8_str_new,
+    rb_float_new, rb_hash_bulk_insert, rb_hash_new, rb_hash_size_num, rb_ll2inum, rb_ull2inum,
+    rb_utf8_encoding, rb_utf8_str_new,
 };
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
@@ -183,10 +183,17 @@ impl<'de> Visitor<'de> for Any<'_> {
         // SAFETY: as `Any` says.
         let hash = unsafe { rb_hash_new() };
         let mut pairs = Pairs::new(hash);
+        let mut count = 0;
         while let Some(key) = entries.next_key_seed(Key(self.reader))? {
             pairs.push(key, entries.next_value_seed(inside)?);
+            count += 1;
         }
         pairs.insert();
+        // json 2 takes the last value of a key that comes twice, json 3 refuses the text.
+        // SAFETY: as `Any` says; `hash` is a Hash.
+        if unsafe { rb_hash_size_num(hash) } != count {
+            return Err(A::Error::custom("a key twice"));
+        }
         Ok(hash)
     }
 }

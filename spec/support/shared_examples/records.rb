@@ -45,7 +45,7 @@ RSpec.shared_examples "records" do
       expect(record.parse_json('"text"')).to eq("text")
     end
 
-    ["{", "nul", "[1,]", "01", '"open', "{\"a\": 1}}", "#{"[" * 101}#{"]" * 101}"].each do |text|
+    ["{", "nul", "[1,]", "01", '"open', "{\"a\": 1}}", "#{"[" * 102}#{"]" * 102}"].each do |text|
       it "makes {} of #{text[0, 10].inspect}, with a line for whoever debugs" do
         expect(record.parse_json(text)).to eq({})
         expect(log_lines.size).to eq(1)
