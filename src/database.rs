@@ -53,7 +53,7 @@ pub struct Stats {
     pub connections: usize,
     /// Calls that wait for a connection.
     pub waiting: usize,
-    /// Calls begun.
+    /// Calls answered or given up, but for those that only another client can make ([`Error::Unsupported`]).
     pub calls: u64,
     /// Statements run a second time because their connection broke.
     pub retries: u64,
@@ -75,7 +75,6 @@ impl Database {
     /// Begins a call; nothing happens until it is run.
     pub fn call(&self, request: Request) -> Call {
         let local = self.local();
-        local.counters.calls.fetch_add(1, Ordering::Relaxed);
         Call {
             config: Arc::clone(&self.config),
             pool: Arc::clone(&local.pool),
@@ -210,6 +209,21 @@ impl Call {
     /// Runs until the answer is there, the interrupt is raised, or a streaming call has enough rows. Blocks the
     /// thread.
     pub fn advance(&mut self, interrupt: &Interrupt, enough: usize) -> Progress {
+        let progress = self.try_advance(interrupt, enough);
+        self.count(progress)
+    }
+
+    fn count(&self, progress: Progress) -> Progress {
+        match &progress {
+            Progress::Answered(Err(Error::Unsupported(_))) | Progress::Rows | Progress::Paused => {}
+            Progress::Answered(_) => {
+                self.counters.calls.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        progress
+    }
+
+    fn try_advance(&mut self, interrupt: &Interrupt, enough: usize) -> Progress {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::New(request) => {
@@ -246,6 +260,11 @@ impl Call {
     /// As [`Call::advance`], but only for a short while, without sleeping and without waiting in the queue. For a
     /// caller that holds something which it is slow to get back.
     pub fn advance_briefly(&mut self, patience: Duration, enough: usize) -> Progress {
+        let progress = self.try_advance_briefly(patience, enough);
+        self.count(progress)
+    }
+
+    fn try_advance_briefly(&mut self, patience: Duration, enough: usize) -> Progress {
         let end = Instant::now() + patience;
         let stage = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::New(request) => match self.enter(request) {
@@ -359,6 +378,9 @@ impl Call {
 /// request may still be on their way.
 impl Drop for Call {
     fn drop(&mut self) {
+        if matches!(self.stage, Stage::Queued(_) | Stage::Running(_)) {
+            self.counters.calls.fetch_add(1, Ordering::Relaxed);
+        }
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Queued(ticket) => self.pool.leave(&ticket),
             Stage::Running(running) => {
