@@ -11,12 +11,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::TlsConnect;
@@ -72,35 +71,17 @@ pub(crate) struct Canceller {
 
 impl Canceller {
     /// Sends the request, encrypted like the connection, and waits until the server has acted on it: then it
-    /// hangs up. It tells nobody whether there was anything to cancel. What breaks the connection that is to be
-    /// cancelled may break the request, too, so that it is sent again a few times.
+    /// hangs up. It tells nobody whether there was anything to cancel.
     pub(crate) async fn send(&self) {
-        const TRIES: u32 = 5;
-        const PAUSE: Duration = Duration::from_millis(10);
-        for _ in 0..TRIES {
-            let done = match self.place.open(&self.network).await {
-                Ok(socket) => self.request(socket).await.is_ok(),
-                // Nobody is there to run anything.
-                Err(error) => matches!(
-                    error.kind(),
-                    ErrorKind::ConnectionRefused | ErrorKind::NotFound
-                ),
+        if let Ok(socket) = self.place.open(&self.network).await {
+            let socket = UntilHungUp(socket);
+            let _ = match &self.tls {
+                Some(tls) => {
+                    let handshake = tls.handshake(Arc::default());
+                    self.token.cancel_query_raw(socket, handshake).await
+                }
+                None => self.token.cancel_query_raw(socket, NoTls).await,
             };
-            if done {
-                return;
-            }
-            sleep(PAUSE).await;
-        }
-    }
-
-    async fn request(&self, socket: Socket) -> Result<(), tokio_postgres::Error> {
-        let socket = UntilHungUp(socket);
-        match &self.tls {
-            Some(tls) => {
-                let handshake = tls.handshake(Arc::default());
-                self.token.cancel_query_raw(socket, handshake).await
-            }
-            None => self.token.cancel_query_raw(socket, NoTls).await,
         }
     }
 }
