@@ -549,7 +549,16 @@ RSpec.describe "Presence when the database goes away", :fault_server, implementa
       expect_reasons(failures, faults)
     end
 
-    it "loses nothing to a network that is cut again and again" do
+    # Runs the block while the machine has more to do than it can: what the server has received waits its turn.
+    def on_a_busy_machine
+      processes = Array.new(3) { Process.spawn(RbConfig.ruby, "-e", "over = Time.now + 60; nil while Time.now < over") }
+      yield
+    ensure
+      processes&.each { |process| Process.kill(:KILL, process) && Process.wait(process) }
+    end
+
+    # How often it was cut.
+    def cut_again_and_again
       through_a_proxy do |proxy|
         random = Random.new(8)
         failures = under_load do
@@ -559,10 +568,18 @@ RSpec.describe "Presence when the database goes away", :fault_server, implementa
           end
           proxy.spare
         end
-
-        expect(proxy.cuts.size).to be > 100
         expect_reasons(failures, proxy.cuts.zip(proxy.cuts))
+        proxy.cuts.size
       end
+    end
+
+    it "loses nothing to a network that is cut again and again" do
+      expect(cut_again_and_again).to be > 50
+    end
+
+    # There a lost statement may begin long after its cancel request has come and found nothing to cancel.
+    it "loses nothing to a network that is cut again and again, on a busy machine" do
+      on_a_busy_machine { expect(cut_again_and_again).to be > 50 }
     end
 
     %w[fast immediate].each do |mode|

@@ -326,7 +326,7 @@ RSpec.describe "Presence when a call is interrupted", implementation: Implementa
 
       expect(thread.join(60)).to be(thread)
       thread.value
-      expect(interrupts.size).to be > 200
+      expect(interrupts.size).to be > 50
       expect_all_is_well
     rescue LoadError => e
       skip e.message

@@ -79,7 +79,7 @@ RSpec.describe "Presence and memory", :slow, implementation: Implementation::AUT
 
   before { skip "no /proc to read the size of a process from" unless File.exist?("/proc/self/status") }
 
-  it "does not grow by 4 MB over 200,000 calls" do
+  it "does not grow with the number of calls, 200,000 of them" do
     # As Ruby processes with threads are commonly run; otherwise each thread's memory counts.
     lines = Subprocess.lines(<<~RUBY, within: 240, environment: { "MALLOC_ARENA_MAX" => "2" })
       #{calls}
@@ -90,14 +90,17 @@ RSpec.describe "Presence and memory", :slow, implementation: Implementation::AUT
 
       # Until pools, threads, batches and the allocator's arenas have the sizes that they keep.
       2.times { round(0.3) }
-      before = kilobytes
-      made = round(1)
-      puts made, kilobytes - before
+      2.times do
+        before = kilobytes
+        made = round(0.5)
+        puts made, kilobytes - before
+      end
     RUBY
 
-    made, growth = lines.map(&:to_i)
-    expect(made).to eq(200_000)
-    expect(growth).to be < 4_096
+    rounds = lines.map(&:to_i).each_slice(2)
+    expect(rounds.map(&:first)).to eq([100_000, 100_000])
+    # What leaks does so in each round; an allocator that takes another arena does it in one of them.
+    expect(rounds.map(&:last).min).to be < 1_024
   end
 
   # Every allocation collects garbage: what is not held where the collector looks is gone at once.

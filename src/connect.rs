@@ -70,6 +70,10 @@ pub(crate) struct Canceller {
 }
 
 impl Canceller {
+    pub(crate) fn token(&self) -> &CancelToken {
+        &self.token
+    }
+
     /// Sends the request, encrypted like the connection, and waits until the server has acted on it: then it
     /// hangs up. It tells nobody whether there was anything to cancel.
     pub(crate) async fn send(&self) {

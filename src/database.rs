@@ -516,10 +516,11 @@ impl Attempt {
             return (Some(session), results);
         }
         if !repeatable {
-            return (None, results);
+            return (self.after(&session).await, results);
         }
         self.counters.retries.fetch_add(1, Ordering::Relaxed);
         manner.retries += 1;
+        let broken = session;
         session = match self.connect().await {
             Ok(session) => session,
             Err(error) => {
@@ -529,12 +530,24 @@ impl Attempt {
                 return (None, results);
             }
         };
+        session.end(&broken).await;
         let again: Vec<Request> = lost.iter().map(|&index| requests[index].clone()).collect();
         let (repeated, lost_again) = self.carry_out(&mut session, &again, arrivals).await;
         for (index, result) in lost.into_iter().zip(repeated) {
             results[index] = result;
         }
-        (lost_again.is_empty().then_some(session), results)
+        if lost_again.is_empty() {
+            return (Some(session), results);
+        }
+        (self.after(&session).await, results)
+    }
+
+    /// A session in place of a broken one, which has ended then, if it can be had quickly: somebody waits for the news
+    /// that his statement's fate is unknown.
+    async fn after(&self, broken: &Session) -> Option<Session> {
+        let session = timeout(PATIENCE, self.connect()).await.ok()?.ok()?;
+        session.end(broken).await;
+        Some(session)
     }
 
     /// A session that the server is still at the other end of, as far as can be told.

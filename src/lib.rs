@@ -17,6 +17,7 @@ pub mod request;
 pub mod statements;
 pub mod workers;
 
+mod backend;
 mod connect;
 mod outage;
 mod pool;

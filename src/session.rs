@@ -11,11 +11,16 @@ use tokio::time::timeout;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row, Statement as Prepared};
 
+use crate::backend::Backend;
 use crate::config::Config;
 use crate::connect::{Canceller, Connected, Lookout, connect};
 use crate::error::Error;
 use crate::interrupt::lock;
 use crate::request::Request;
+use crate::statements;
+
+/// For ending what a lost session may still be doing, each way of it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The answer to a request.
 #[derive(Debug, Clone, Default)]
@@ -91,6 +96,8 @@ pub(crate) struct Session {
     canceller: Canceller,
     lookout: Lookout,
     opened: Instant,
+    /// `None` if it is not known, or serves others as well.
+    backend: Option<Backend>,
     /// Named statements that this session has prepared; `None` if names are not to be used.
     prepared: Option<HashMap<&'static str, Prepared>>,
 }
@@ -104,14 +111,14 @@ impl Session {
             lookout,
             server,
         } = connect(config).await?;
-        let settings = config.session_sql();
-        if !settings.is_empty() {
-            client
-                .batch_execute(&settings)
-                .await
-                .map_err(|error| Error::from_connect(&error, &server))?;
-        }
+        // In one round trip.
+        let set_up = config.session_sql() + statements::OWN_BACKEND;
+        let answer = client
+            .simple_query(&set_up)
+            .await
+            .map_err(|error| Error::from_connect(&error, &server))?;
         Ok(Session {
+            backend: Backend::from_answer(&answer, canceller.token()).await,
             client,
             canceller,
             lookout,
@@ -131,9 +138,17 @@ impl Session {
 
     /// Cancels what the server may still be running for this broken session. It may not know yet that the
     /// connection is gone, and the statement may wait for a lock: it must not happen after what is answered, or
-    /// repeated, now.
+    /// repeated, now. A statement that has not begun yet is not cancelled by this, see [`Session::end`].
     pub(crate) async fn cancel_lost(&self) {
-        let _ = timeout(Duration::from_secs(1), self.canceller.send()).await;
+        let _ = timeout(PATIENCE, self.canceller.send()).await;
+    }
+
+    /// Ends what there may still be of another session, which is broken. If the server does not let us, its cancelled
+    /// statement is all that there is.
+    pub(crate) async fn end(&self, lost: &Session) {
+        if let Some(backend) = &lost.backend {
+            let _ = timeout(PATIENCE, backend.end(&self.client)).await;
+        }
     }
 
     /// Whether the server is still there, as far as what has arrived on the socket tells.

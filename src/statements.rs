@@ -60,6 +60,20 @@ pub struct Batch {
     pub seat: bool,
 }
 
+/// Names the process that runs this statement, by its id and its beginning. Not prepared: it runs once for each
+/// session.
+pub(crate) const OWN_BACKEND: &str = "SELECT pid, extract(epoch FROM backend_start)::text
+     FROM pg_stat_get_activity(pg_backend_pid())";
+
+/// Ends the process with that id and that beginning; no row if there is none. A role may end its own sessions.
+pub(crate) fn end_backend(process: i32, started: &str) -> String {
+    let started = started.replace('\'', "''");
+    format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity({process})
+         WHERE extract(epoch FROM backend_start)::text = '{started}'"
+    )
+}
+
 macro_rules! member_columns {
     () => {
         "m.member_id::text AS member_id, m.metadata::text AS metadata, m.joined_at, m.last_seen_at"
