@@ -239,6 +239,21 @@ RSpec.describe "Presence when the database goes away", :fault_server, implementa
       end
     end
 
+    it "works for a role that may not ask for its server process" do
+      server.sql("CREATE ROLE plain LOGIN")
+      server.sql("GRANT ALL ON pgbus_presence_members TO plain")
+      server.sql("REVOKE EXECUTE ON FUNCTION pg_stat_get_activity FROM PUBLIC")
+      SpecDatabase.establish(**server.settings(username: "plain", variables: { work_mem: "5MB" }))
+      connects = Pgbus::Native.stats[:connects]
+
+      expect(presence.join(member_id: "9")["id"]).to eq("9")
+      expect(Pgbus::Native.stats[:connects]).to eq(connects + 1)
+    ensure
+      server.sql("GRANT EXECUTE ON FUNCTION pg_stat_get_activity TO PUBLIC")
+      server.sql("DROP OWNED BY plain")
+      server.sql("DROP ROLE plain")
+    end
+
     it "cancels on the server what it gives up after the second time" do
       through_a_proxy do |proxy|
         server.while_locked("SELECT * FROM pgbus_presence_members FOR UPDATE") do

@@ -9,7 +9,7 @@ use futures_util::pin_mut;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row, Statement as Prepared};
+use tokio_postgres::{CancelToken, Client, Row, Statement as Prepared};
 
 use crate::backend::Backend;
 use crate::config::Config;
@@ -111,18 +111,15 @@ impl Session {
             lookout,
             server,
         } = connect(config).await?;
-        // In one round trip.
-        let set_up = config.session_sql() + statements::OWN_BACKEND;
-        let answer = client
-            .simple_query(&set_up)
+        let backend = set_up(&client, canceller.token(), &config.session_sql())
             .await
             .map_err(|error| Error::from_connect(&error, &server))?;
         Ok(Session {
-            backend: Backend::from_answer(&answer, canceller.token()).await,
             client,
             canceller,
             lookout,
             opened: Instant::now(),
+            backend,
             prepared: config.prepared_statements.then(HashMap::new),
         })
     }
@@ -236,6 +233,23 @@ impl Session {
                     INVALID_SQL_STATEMENT_NAME | FEATURE_NOT_SUPPORTED
                 )
             })
+    }
+}
+
+/// Makes the settings and asks for the server's process, in one round trip.
+async fn set_up(
+    client: &Client,
+    token: &CancelToken,
+    settings: &str,
+) -> Result<Option<Backend>, tokio_postgres::Error> {
+    let both = settings.to_owned() + statements::OWN_BACKEND;
+    match client.simple_query(&both).await {
+        Ok(answer) => Ok(Backend::from_answer(&answer, token).await),
+        // Where a role may not ask for its process, its settings hold all the same.
+        Err(error) if error.as_db_error().is_some() && !client.is_closed() => {
+            client.batch_execute(settings).await.map(|()| None)
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -63,13 +63,13 @@ pub struct Batch {
 /// Names the process that runs this statement, by its id and its beginning. Not prepared: it runs once for each
 /// session.
 pub(crate) const OWN_BACKEND: &str = "SELECT pid, extract(epoch FROM backend_start)::text
-     FROM pg_stat_get_activity(pg_backend_pid())";
+     FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())";
 
 /// Ends the process with that id and that beginning; no row if there is none. A role may end its own sessions.
 pub(crate) fn end_backend(process: i32, started: &str) -> String {
     let started = started.replace('\'', "''");
     format!(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity({process})
+        "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_get_activity({process})
          WHERE extract(epoch FROM backend_start)::text = '{started}'"
     )
 }

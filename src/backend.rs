@@ -1,0 +1,126 @@
+//! The server's process behind a session. When the connection breaks, it may still be about to run what it was sent.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
+};
+use tokio::time::sleep;
+use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
+use tokio_postgres::{CancelToken, Client, SimpleQueryMessage};
+
+use crate::statements;
+
+/// What tells a process from all others, on this server and on any other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Backend {
+    process: i32,
+    started: String,
+}
+
+impl Backend {
+    /// The process that the answer to [`statements::OWN_BACKEND`] names; `None` behind a pooler, which gives its
+    /// clients process ids of its own, since there the process serves others as well.
+    pub(crate) async fn from_answer(
+        answer: &[SimpleQueryMessage],
+        token: &CancelToken,
+    ) -> Option<Backend> {
+        let row = answer.iter().rev().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        })?;
+        let process = row.try_get(0).ok()??.parse().ok()?;
+        let started = row.try_get(1).ok()??.to_owned();
+        let told = process_told_to_client(token).await?;
+        (told == process).then_some(Backend { process, started })
+    }
+
+    /// Ends the process, over another session, and returns when it is gone. It may have ended long ago.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses that.
+    pub(crate) async fn end(&self, client: &Client) -> Result<(), tokio_postgres::Error> {
+        const PAUSE: Duration = Duration::from_millis(2);
+        let statement = statements::end_backend(self.process, &self.started);
+        loop {
+            let answer = client.simple_query(&statement).await?;
+            let is_there =
+                |message: &SimpleQueryMessage| matches!(message, SimpleQueryMessage::Row(_));
+            if !answer.iter().any(is_there) {
+                return Ok(());
+            }
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// The process id that the server, or a pooler, gave the client for its cancel requests. Only such a request shows
+/// it, so one is written to nobody.
+async fn process_told_to_client(token: &CancelToken) -> Option<i32> {
+    const TLS_REQUEST: [u8; 4] = 80_877_103_i32.to_be_bytes();
+    let (near, mut far) = duplex(64);
+    let read = async {
+        let mut head = [0; 8];
+        far.read_exact(&mut head).await.ok()?;
+        if head.ends_with(&TLS_REQUEST) {
+            far.write_all(b"S").await.ok()?;
+            far.read_exact(&mut head).await.ok()?;
+        }
+        far.read_i32().await.ok()
+    };
+    let (_, process) = tokio::join!(token.cancel_query_raw(near, Untouched), read);
+    process
+}
+
+/// TLS that encrypts nothing.
+struct Untouched;
+
+struct UntouchedStream(DuplexStream);
+
+impl TlsConnect<DuplexStream> for Untouched {
+    type Stream = UntouchedStream;
+    type Error = io::Error;
+    type Future = std::future::Ready<io::Result<UntouchedStream>>;
+
+    fn connect(self, stream: DuplexStream) -> Self::Future {
+        std::future::ready(Ok(UntouchedStream(stream)))
+    }
+}
+
+impl TlsStream for UntouchedStream {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for UntouchedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for UntouchedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
