@@ -424,7 +424,7 @@ statements! {
     STALE_STREAMS: Texts, repeatable: true,
         "SELECT DISTINCT m.stream_name::text AS stream_name FROM pgbus_presence_members m
          WHERE m.connection_id IS NOT NULL AND m.last_seen_at >= '-infinity'
-           AND m.last_seen_at < NOW() - make_interval(secs => $1)";
+           AND m.last_seen_at < (SELECT NOW() - make_interval(secs => $1))";
 
     /// `$1` streams, `$2` the ttl of each in seconds, `$3` the most rows to take. Takes the lock on a row
     /// before it looks at the time for good, so a seat touched meanwhile stays. A subquery that locks is never
