@@ -1,17 +1,14 @@
 //! The server's process behind a session. When the connection breaks, it may still be about to run what it was sent.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{
-    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::sleep;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use tokio_postgres::{CancelToken, Client, SimpleQueryMessage};
 
+use crate::connect::UntilHungUp;
 use crate::statements;
 
 /// What tells a process from all others, on this server and on any other.
@@ -63,7 +60,8 @@ impl Backend {
 async fn process_told_to_client(token: &CancelToken) -> Option<i32> {
     const TLS_REQUEST: [u8; 4] = 80_877_103_i32.to_be_bytes();
     let (near, mut far) = duplex(64);
-    let read = async {
+    // It hangs up when it has read.
+    let read = async move {
         let mut head = [0; 8];
         far.read_exact(&mut head).await.ok()?;
         if head.ends_with(&TLS_REQUEST) {
@@ -79,48 +77,18 @@ async fn process_told_to_client(token: &CancelToken) -> Option<i32> {
 /// TLS that encrypts nothing.
 struct Untouched;
 
-struct UntouchedStream(DuplexStream);
-
 impl TlsConnect<DuplexStream> for Untouched {
-    type Stream = UntouchedStream;
+    type Stream = UntilHungUp<DuplexStream>;
     type Error = io::Error;
-    type Future = std::future::Ready<io::Result<UntouchedStream>>;
+    type Future = std::future::Ready<io::Result<Self::Stream>>;
 
     fn connect(self, stream: DuplexStream) -> Self::Future {
-        std::future::ready(Ok(UntouchedStream(stream)))
+        std::future::ready(Ok(UntilHungUp(stream)))
     }
 }
 
-impl TlsStream for UntouchedStream {
+impl TlsStream for UntilHungUp<DuplexStream> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
-    }
-}
-
-impl AsyncRead for UntouchedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for UntouchedStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }

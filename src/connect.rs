@@ -90,10 +90,10 @@ impl Canceller {
     }
 }
 
-/// A socket whose shutdown is over when the other side has closed it, too.
-struct UntilHungUp(Socket);
+/// A stream whose shutdown is over when the other side has closed it, too.
+pub(crate) struct UntilHungUp<S>(pub(crate) S);
 
-impl AsyncRead for UntilHungUp {
+impl<S: AsyncRead + Unpin> AsyncRead for UntilHungUp<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -103,7 +103,7 @@ impl AsyncRead for UntilHungUp {
     }
 }
 
-impl AsyncWrite for UntilHungUp {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for UntilHungUp<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
