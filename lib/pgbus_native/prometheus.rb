@@ -10,7 +10,7 @@ module Pgbus
         [:connections, "connections", "gauge", "Native connections held now."],
         [:busy, "busy_connections", "gauge", "Native connections that a call runs on now."],
         [:connects, "connects_total", "counter", "Native connections made, replaced ones included."],
-        [:calls, "calls_total", "counter", "Statements begun for calls of Presence, by the connection they ran on."],
+        [:calls, "calls_total", "counter", "Calls of Presence, by the connection that they ran on."],
         [:batched, "batched_total", "counter", "Calls that were run along in the statement of another one."],
         [:retries, "retries_total", "counter", "Statements repeated because their connection broke."]
       ].freeze
