@@ -13,6 +13,9 @@ class PumaCluster
   # An answer of the app: the seat's connection and the process that served it.
   Answer = Data.define(:status, :id, :pid)
 
+  # @return [String] the path of its Unix socket
+  attr_reader :socket
+
   # @return [String, nil] why there can be none here
   def self.unavailable
     Gem::Specification.find_by_name("puma") && nil
@@ -21,29 +24,34 @@ class PumaCluster
   end
 
   # Runs the block with a cluster that answers; it is gone afterwards.
-  def self.run(settings, url:)
-    cluster = new(settings, url:)
+  def self.run(settings, url:, **)
+    cluster = new(settings, url:, **)
     cluster.wait
     yield cluster
   ensure
     cluster&.remove
   end
 
-  def initialize(settings, url:)
+  # @param settings [String] lines of its configuration
+  # @param app [String] the path of another app
+  # @param variables [Hash] of its environment
+  def initialize(settings, url:, app: APP, **variables)
     @folder = Dir.mktmpdir("puma")
+    @socket = "#{@folder}/socket"
     File.write("#{@folder}/config.rb", <<~RUBY)
       workers 2
       threads 4, 4
-      bind "unix://#{@folder}/socket"
+      bind "unix://#{@socket}"
       worker_timeout 60
       # Now and then a worker of Puma 6.6 on Ruby 3.3 never comes back from closing its socket, with any app.
       worker_shutdown_timeout 3
       #{settings}
     RUBY
     load_path = %w[../lib support/stand_in .].map { |folder| File.expand_path(folder, SPEC) }
-    environment = { "DATABASE_URL" => url, "PGBUS_NATIVE" => nil, "RUBYLIB" => load_path.join(":") }
+    environment = { "DATABASE_URL" => url, "PGBUS_NATIVE" => nil, "RUBYLIB" => load_path.join(":"),
+                    **variables.transform_keys(&:to_s) }
     # A group of its own, so that its workers can be ended with it.
-    @pid = spawn(environment, RbConfig.ruby, Gem.bin_path("puma", "puma"), "--config", "#{@folder}/config.rb", APP,
+    @pid = spawn(environment, RbConfig.ruby, Gem.bin_path("puma", "puma"), "--config", "#{@folder}/config.rb", app,
                  chdir: SPEC, pgroup: true, in: IO::NULL, %i[out err] => "#{@folder}/log")
   end
 
@@ -61,7 +69,7 @@ class PumaCluster
   end
 
   def get(id)
-    socket = UNIXSocket.new("#{@folder}/socket")
+    socket = UNIXSocket.new(@socket)
     socket.write("GET /#{id} HTTP/1.0\r\nHost: app\r\n\r\n")
     raise "no answer within 20 s\n#{log}" unless socket.wait_readable(20)
 

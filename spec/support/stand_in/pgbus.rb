@@ -31,8 +31,7 @@ module PgbusStandIn
     pgbus.start_over
   end
 
-  attr_reader :configuration
-  attr_accessor :logger
+  attr_accessor :configuration, :logger
 
   # A fresh configuration and an empty log, before each example.
   def start_over
