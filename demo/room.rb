@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require_relative "pgbus"
+
 module Demo
   # A seat as the screen and the checks see it.
   Seat = Struct.new(:room, :member, :seat, :worker, :status)
@@ -32,12 +34,5 @@ module Demo
     def notify_presence_change(stream_name, change)
       @on_change&.call(stream_name, change)
     end
-  end
-end
-
-# pgbus's own accessors, for a process without pgbus.
-module Pgbus
-  class << self
-    attr_accessor :configuration, :logger
   end
 end
