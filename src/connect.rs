@@ -1,6 +1,7 @@
 //! Making a connection as libpq makes it: which host, at which address, with or without TLS.
 
 use std::fmt::Display;
+use std::future::poll_fn;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
@@ -15,11 +16,12 @@ use std::task::{Context, Poll, ready};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::tls::TlsConnect;
-use tokio_postgres::{CancelToken, Client, NoTls, SimpleQueryMessage};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, NoTls, Notification, SimpleQueryMessage};
 use tokio_util::either::Either;
 
 use crate::config::{Config, Host, Network, Target};
@@ -32,6 +34,8 @@ pub(crate) type Socket = Either<TcpStream, UnixStream>;
 /// A new connection.
 pub(crate) struct Connected {
     pub(crate) client: Client,
+    /// What other sessions NOTIFY, once this one LISTENs.
+    pub(crate) notifications: UnboundedReceiver<Notification>,
     pub(crate) canceller: Canceller,
     pub(crate) lookout: Lookout,
     /// Where it leads, for messages.
@@ -271,7 +275,7 @@ async fn log_in_once(
         None => start(&startup, socket, NoTls).await,
     };
     match started {
-        Ok(client) => {
+        Ok((client, notifications)) => {
             let canceller = Canceller {
                 token: client.cancel_token(),
                 place: place.clone(),
@@ -280,6 +284,7 @@ async fn log_in_once(
             };
             Ok(Connected {
                 client,
+                notifications,
                 canceller,
                 lookout,
                 server,
@@ -298,14 +303,22 @@ async fn start<T>(
     startup: &tokio_postgres::Config,
     socket: Socket,
     tls: T,
-) -> Result<Client, tokio_postgres::Error>
+) -> Result<(Client, UnboundedReceiver<Notification>), tokio_postgres::Error>
 where
     T: TlsConnect<Socket>,
     T::Stream: Send + 'static,
 {
-    let (client, connection) = startup.connect_raw(socket, tls).await?;
-    tokio::spawn(connection);
-    Ok(client)
+    let (client, mut connection) = startup.connect_raw(socket, tls).await?;
+    let (sender, notifications) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notification) = message {
+                // Most sessions do not care.
+                let _ = sender.send(notification);
+            }
+        }
+    });
+    Ok((client, notifications))
 }
 
 /// What to make of a server that was reached but did not let us in.

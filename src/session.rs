@@ -110,6 +110,7 @@ impl Session {
             canceller,
             lookout,
             server,
+            ..
         } = connect(config).await?;
         let backend = set_up(&client, canceller.token(), &config.session_sql())
             .await

@@ -74,6 +74,9 @@ pub(crate) fn end_backend(process: i32, started: &str) -> String {
     )
 }
 
+/// Hears what [`NOTIFY`] says. Not prepared, like everything that begins a session.
+pub(crate) const LISTEN: &str = "LISTEN pgbus_native_broadcasts";
+
 macro_rules! member_columns {
     () => {
         "m.member_id::text AS member_id, m.metadata::text AS metadata, m.joined_at, m.last_seen_at"
@@ -450,6 +453,11 @@ statements! {
         ", m.stream_name::text AS stream_name"
     );
 
+    /// `$1` payloads, told to every session that listens, in order.
+    NOTIFY: Changes, repeatable: false,
+        "SELECT pg_notify('pgbus_native_broadcasts', payload)
+         FROM unnest($1::text[]) WITH ORDINALITY AS t (payload, number) ORDER BY number";
+
     /// A batch of [`JOIN_MEMBER_BEFORE_SEATS`].
     JOIN_MEMBERS_BEFORE_SEATS: Members, repeatable: true, join_members!("(stream_name, member_id)");
 
@@ -534,10 +542,12 @@ mod tests {
     }
 
     #[test]
-    fn what_deletes_is_never_repeated() {
+    fn what_deletes_or_tells_is_never_repeated() {
         for statement in ALL {
-            let deletes = statement.sql.contains("DELETE FROM");
-            assert_eq!(statement.repeatable, !deletes, "{}", statement.name);
+            let twice_is_more = ["DELETE FROM", "pg_notify"]
+                .iter()
+                .any(|text| statement.sql.contains(text));
+            assert_eq!(statement.repeatable, !twice_is_more, "{}", statement.name);
         }
     }
 }

@@ -22,6 +22,10 @@ module Pgbus
       #   ActiveRecord's connection; `:native`: always native, also inside a transaction, for comparisons
       attr_reader :route
 
+      # @return [Boolean] whether the native streamer takes the place of pgbus's, false by default. Without pgbus there
+      #   is no other.
+      attr_accessor :streamer
+
       # @param route [Symbol]
       # @raise [ArgumentError] unless it is one of {ROUTES}
       def self.check_route(route)
@@ -35,6 +39,7 @@ module Pgbus
         @checkout_timeout = 5
         @gvl_grace = 0.001
         @route = :auto
+        @streamer = false
       end
 
       # @param size [Integer] at least 1

@@ -7,6 +7,9 @@ module Pgbus
     # Runs statements on a native connection; on ActiveRecord's if it turns out, in connecting, that the native
     # client cannot do what this server wants.
     class NativeRoute
+      # @return [Database]
+      attr_reader :database
+
       # @param database [Database]
       # @param pool [ActiveRecord::ConnectionAdapters::ConnectionPool] ActiveRecord's for the same database
       # @param time_zone [Symbol] the `default_timezone` that the database was made for

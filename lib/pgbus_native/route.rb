@@ -29,6 +29,16 @@ module Pgbus
           (Databases.for(pool) if native?(pool)) || ActiveRecordRoute.new(pool)
         end
 
+        # The database of statements that belong to no caller, on threads that have no transaction.
+        #
+        # @return [Database, nil] nil if they are to run on ActiveRecord's connection
+        def background_database
+          pool = connection_class.connection_pool
+          Databases.for(pool)&.database unless Native.route == :active_record || pinned?(pool)
+        rescue Pgbus::ConfigurationError, ActiveRecord::ConnectionNotEstablished
+          nil
+        end
+
         # The class whose connections lead to the presence table.
         #
         # @return [Class] Pgbus::BusRecord if pgbus has a database of its own, else ActiveRecord::Base
@@ -55,13 +65,17 @@ module Pgbus
         # Whether the caller's ActiveRecord session holds something that a native one does not have: a
         # transaction, or a search path set at run time.
         def bound?(pool)
-          # What Rails does for transactional tests: every thread is to see the test's transaction.
-          return true if pool.instance_variable_get(:@pinned_connection)
+          return true if pinned?(pool)
 
           connection = pool.active_connection?
           return false unless connection
 
           connection.transaction_open? || begun?(connection) || SearchPathWatch.changed?(connection)
+        end
+
+        # What Rails does for transactional tests: every thread is to see the test's transaction.
+        def pinned?(pool)
+          pool.instance_variable_get(:@pinned_connection)
         end
 
         # ActiveRecord counts the transactions that it began itself; the connection knows of a bare BEGIN.

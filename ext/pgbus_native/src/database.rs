@@ -1,5 +1,6 @@
 //! `Pgbus::Native::Database`
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use magnus::rb_sys::{AsRawValue, FromRawValue, protect};
@@ -26,7 +27,7 @@ use crate::time::Zone;
 #[derive(TypedData)]
 #[magnus(class = "Pgbus::Native::Database", free_immediately)]
 pub struct Database {
-    core: CoreDatabase,
+    core: Arc<CoreDatabase>,
     zone: Zone,
     grace: Grace,
 }
@@ -34,6 +35,11 @@ pub struct Database {
 impl magnus::DataTypeFunctions for Database {}
 
 impl Database {
+    /// The core's database, to be used by threads of the core.
+    pub fn core(&self) -> Arc<CoreDatabase> {
+        Arc::clone(&self.core)
+    }
+
     /// `Database.new(keywords, session, options)`: `keywords` a Hash of libpq's connection keywords, all
     /// Strings; `session` an Array of `[name, :literal | :list | :default, value]`; `options` a Hash with
     /// `:prepared_statements`, `:pool_size`, `:checkout_timeout` and `:gvl_grace` (seconds) and
@@ -60,7 +66,7 @@ impl Database {
         config.checkout_timeout = seconds(ruby, options, "checkout_timeout")?;
         let local: bool = options.fetch(ruby.to_symbol("local_times"))?;
         Ok(Database {
-            core: CoreDatabase::new(config),
+            core: Arc::new(CoreDatabase::new(config)),
             grace: Grace::new(seconds(ruby, options, "gvl_grace")?),
             zone: if local { Zone::Local } else { Zone::Utc },
         })
@@ -196,7 +202,8 @@ pub fn finish_cancelling(ruby: &Ruby, seconds: f64) -> Result<(), Error> {
     .map(|_| ())
 }
 
-fn seconds(ruby: &Ruby, options: RHash, name: &str) -> Result<Duration, Error> {
+/// An option in seconds.
+pub fn seconds(ruby: &Ruby, options: RHash, name: &str) -> Result<Duration, Error> {
     let seconds: f64 = options.fetch(ruby.to_symbol(name))?;
     Duration::try_from_secs_f64(seconds)
         .map_err(|reason| error::new(ruby.exception_arg_error(), &format!("{name}: {reason}")))
@@ -336,7 +343,7 @@ fn param(ruby: &Ruby, value: Value) -> Result<Param, Error> {
 }
 
 /// A String's bytes in UTF-8, transcoded as the pg gem does: what cannot be transcoded is left to the server.
-fn text(ruby: &Ruby, value: Value) -> Result<Vec<u8>, Error> {
+pub fn text(ruby: &Ruby, value: Value) -> Result<Vec<u8>, Error> {
     let string = RString::from_value(value).ok_or_else(|| {
         error::new(
             ruby.exception_type_error(),

@@ -9,6 +9,7 @@ mod database;
 mod error;
 mod grace;
 mod gvl;
+mod hub;
 mod json;
 mod record;
 mod statement;
@@ -21,6 +22,7 @@ fn init(ruby: &Ruby) -> Result<(), Error> {
     record::init(ruby)?;
     statement::define(ruby, native)?;
     database::define(ruby, native)?;
+    hub::define(ruby, native)?;
     native.define_singleton_method(
         "finish_cancelling",
         function!(database::finish_cancelling, 1),

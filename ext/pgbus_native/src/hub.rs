@@ -1,0 +1,449 @@
+//! `Pgbus::Native::Hub` and `Pgbus::Native::SeatWork`
+
+use std::cell::RefCell;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+
+use magnus::value::ReprValue;
+use magnus::{
+    Class, Error, IntoValue, Module, Object, RArray, RHash, RModule, RString, Ruby, Symbol,
+    TryConvert, TypedData, Value, function, method,
+};
+use pgbus_native_core::hub::{
+    Arrival, Broadcast, Closed, Event, Hub as CoreHub, Level, Member, Outcome, Settings, Task,
+    Wire, Work,
+};
+use pgbus_native_core::{Interrupt, Param, Request};
+
+use crate::database::{Database, seconds, text};
+use crate::error;
+use crate::gvl::without_gvl;
+use crate::statement::Statement;
+
+/// The connections of a streamer.
+#[derive(TypedData)]
+#[magnus(class = "Pgbus::Native::Hub", free_immediately)]
+pub struct Hub(CoreHub);
+
+impl magnus::DataTypeFunctions for Hub {}
+
+/// A statement's worth of work for seats.
+#[derive(TypedData)]
+#[magnus(class = "Pgbus::Native::SeatWork", free_immediately)]
+pub struct SeatWork(RefCell<Option<Work>>);
+
+impl magnus::DataTypeFunctions for SeatWork {}
+
+impl Hub {
+    /// `Hub.new(settings)`: a Hash with `:heartbeat`, `:write_deadline` and `:idle_timeout` (seconds),
+    /// `:heartbeat_frame` and `:shutdown_frame`.
+    fn new(ruby: &Ruby, settings: RHash) -> Result<Hub, Error> {
+        let settings = Settings {
+            heartbeat: seconds(ruby, settings, "heartbeat")?,
+            write_deadline: seconds(ruby, settings, "write_deadline")?,
+            idle_timeout: seconds(ruby, settings, "idle_timeout")?,
+            heartbeat_frame: bytes(settings.fetch(ruby.to_symbol("heartbeat_frame"))?),
+            shutdown_frame: bytes(settings.fetch(ruby.to_symbol("shutdown_frame"))?),
+        };
+        CoreHub::start(settings)
+            .map(Hub)
+            .map_err(|error| no_thread(ruby, &error))
+    }
+
+    /// `keep_seats(database)`: on its native connections, by a thread of the core.
+    fn keep_seats(ruby: &Ruby, this: &Hub, database: &Database) -> Result<(), Error> {
+        let started = this.0.keep_seats(database.core());
+        started.map_err(|error| no_thread(ruby, &error))
+    }
+
+    /// `listen(database)`: hears what other processes broadcast.
+    fn listen(&self, database: &Database) {
+        self.0.listen(database.core());
+    }
+
+    /// `register(id, stream, member, greeting, descriptor, plain)`: `member` nil or `[id, metadata as JSON, seat or
+    /// nil]`; `descriptor` an Integer, of which a copy is made, or nil; `plain` whether it is the core that writes on
+    /// it. False if the hub is shut down.
+    #[allow(clippy::too_many_arguments)]
+    fn register(
+        ruby: &Ruby,
+        this: &Hub,
+        id: Value,
+        stream: Value,
+        member: Option<RArray>,
+        greeting: RString,
+        descriptor: Option<RawFd>,
+        plain: bool,
+    ) -> Result<bool, Error> {
+        let member = match member {
+            Some(member) => Some(Member {
+                id: string(ruby, member.entry(0)?)?,
+                metadata: string(ruby, member.entry(1)?)?,
+                seat: match member.entry::<Value>(2)? {
+                    seat if seat.is_nil() => None,
+                    seat => Some(string(ruby, seat)?),
+                },
+            }),
+            None => None,
+        };
+        let arrival = Arrival {
+            id: string(ruby, id)?,
+            stream: string(ruby, stream)?,
+            member,
+            greeting: bytes(greeting),
+            wire: match descriptor {
+                Some(descriptor) if plain => Wire::Plain(copy(ruby, descriptor)?),
+                Some(descriptor) => Wire::Watched(copy(ruby, descriptor)?),
+                None => Wire::Elsewhere,
+            },
+        };
+        Ok(this.0.register(arrival) != Err(Closed))
+    }
+
+    fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    /// `open?(id)`: whether it has arrived, and not gone.
+    fn is_open(ruby: &Ruby, this: &Hub, id: Value) -> Result<bool, Error> {
+        Ok(this.0.is_open(&string(ruby, id)?))
+    }
+
+    /// `open_ids(stream)`: an Array; of all streams for nil.
+    fn open_ids(ruby: &Ruby, this: &Hub, stream: Value) -> Result<RArray, Error> {
+        let stream = match stream.is_nil() {
+            true => None,
+            false => Some(string(ruby, stream)?),
+        };
+        let ids = this.0.open_ids(stream.as_deref());
+        Ok(ruby.ary_from_iter(ids.iter().map(|id| ruby.str_new(id))))
+    }
+
+    /// `broadcast(stream, frame, exclude, visible_to)`: `exclude` an Array of ids, `visible_to` a String or nil. False
+    /// if the hub is shut down.
+    fn broadcast(
+        ruby: &Ruby,
+        this: &Hub,
+        stream: Value,
+        frame: RString,
+        exclude: RArray,
+        visible_to: Value,
+    ) -> Result<bool, Error> {
+        let broadcast = self::broadcast(ruby, stream, frame, exclude, visible_to)?;
+        Ok(this.0.broadcast(broadcast) != Err(Closed))
+    }
+
+    /// `message(stream, frame, exclude, visible_to)`: the payloads for other processes, an Array of Strings.
+    fn message(
+        ruby: &Ruby,
+        this: &Hub,
+        stream: Value,
+        frame: RString,
+        exclude: RArray,
+        visible_to: Value,
+    ) -> Result<RArray, Error> {
+        let broadcast = self::broadcast(ruby, stream, frame, exclude, visible_to)?;
+        Ok(ruby.ary_from_vec(this.0.message(&broadcast)))
+    }
+
+    /// `answer(question, ids)`: who may see what was asked about.
+    fn answer(ruby: &Ruby, this: &Hub, question: u64, ids: RArray) -> Result<(), Error> {
+        this.0.answer(question, strings(ruby, ids)?);
+        Ok(())
+    }
+
+    /// `write(id, frame)`: false if there is no such connection.
+    fn write(ruby: &Ruby, this: &Hub, id: Value, frame: RString) -> Result<bool, Error> {
+        Ok(this.0.send(&string(ruby, id)?, bytes(frame)))
+    }
+
+    /// `close(id)`: false if there is no such connection.
+    fn close(ruby: &Ruby, this: &Hub, id: Value) -> Result<bool, Error> {
+        Ok(this.0.close(&string(ruby, id)?))
+    }
+
+    /// `next_events`: waits until there are some; an Array of Arrays, nil after the end. For one thread.
+    fn next_events(ruby: &Ruby, this: &Hub) -> Result<Option<RArray>, Error> {
+        loop {
+            match wait(ruby, |interrupt| this.0.next_events(interrupt))? {
+                Some(None) => return Ok(None),
+                Some(Some(events)) if !events.is_empty() => {
+                    let all = ruby.ary_new_capa(events.len());
+                    for event in events {
+                        all.push(self::event(ruby, event)?)?;
+                    }
+                    return Ok(Some(all));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// `take_seats`: the number for `next_work`; who had taken them before has them no more.
+    fn take_seats(&self) -> u64 {
+        self.0.take_seats()
+    }
+
+    /// `next_work(number)`: waits for it; nil if there will be none. For one thread.
+    fn next_work(ruby: &Ruby, this: &Hub, number: u64) -> Result<Option<SeatWork>, Error> {
+        loop {
+            match wait(ruby, |interrupt| this.0.next_work(number, interrupt))? {
+                Some(None) => return Ok(None),
+                Some(Some(Some(work))) => return Ok(Some(SeatWork(RefCell::new(Some(work))))),
+                _ => {}
+            }
+        }
+    }
+
+    /// `work_done(work, outcomes)`: for each seat true (it was there), false (it was not), or a String (why that is not
+    /// known).
+    fn work_done(ruby: &Ruby, this: &Hub, work: &SeatWork, outcomes: RArray) -> Result<(), Error> {
+        let outcomes = outcomes
+            .into_iter()
+            .map(|outcome| match RString::from_value(outcome) {
+                Some(reason) => Ok(Outcome::Failed(reason.to_string()?)),
+                None if outcome.to_bool() => Ok(Outcome::Found),
+                None => Ok(Outcome::Missing),
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        let work = work.0.take().ok_or_else(|| over(ruby))?;
+        if outcomes.len() != work.len() {
+            return Err(error::new(
+                ruby.exception_arg_error(),
+                "an outcome for each seat",
+            ));
+        }
+        this.0.work_done(work, outcomes);
+        Ok(())
+    }
+
+    /// `shut_down(seconds)`: waits until it is done.
+    fn shut_down(ruby: &Ruby, this: &Hub, patience: f64) -> Result<(), Error> {
+        let patience = std::time::Duration::try_from_secs_f64(patience).unwrap_or_default();
+        loop {
+            let done = wait(ruby, |interrupt| this.0.shut_down(patience, interrupt))?;
+            if done == Some(true) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl SeatWork {
+    /// `task`: `:join`, `:leave` or `:touch`.
+    fn task(ruby: &Ruby, this: &SeatWork) -> Result<Symbol, Error> {
+        this.with(ruby, |work| {
+            Ok(ruby.to_symbol(match work.task() {
+                Task::Join => "join",
+                Task::Leave => "leave",
+                Task::Touch => "touch",
+            }))
+        })
+    }
+
+    /// `ids`: an Array, one for each seat.
+    fn ids(ruby: &Ruby, this: &SeatWork) -> Result<RArray, Error> {
+        this.with(ruby, |work| {
+            Ok(ruby.ary_from_iter(work.ids().map(|id| ruby.str_new(id))))
+        })
+    }
+
+    /// `batch`: `[statement, params]` for all of them.
+    fn batch(ruby: &Ruby, this: &SeatWork) -> Result<Option<(Statement, RArray)>, Error> {
+        this.with(ruby, |work| match Request::batch(&work.requests()) {
+            Some(request) => self::request(ruby, &request).map(Some),
+            None => Ok(None),
+        })
+    }
+
+    /// `each`: an Array of `[statement, params]`, one for each seat.
+    fn each(ruby: &Ruby, this: &SeatWork) -> Result<RArray, Error> {
+        this.with(ruby, |work| {
+            let all = ruby.ary_new_capa(work.len());
+            for request in work.requests() {
+                all.push(self::request(ruby, &request)?)?;
+            }
+            Ok(all)
+        })
+    }
+
+    fn with<T>(
+        &self,
+        ruby: &Ruby,
+        read: impl FnOnce(&Work) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        read(self.0.borrow().as_ref().ok_or_else(|| over(ruby))?)
+    }
+}
+
+/// Defines the classes.
+pub fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
+    let hub = native.define_class("Hub", ruby.class_object())?;
+    hub.undef_default_alloc_func();
+    hub.define_singleton_method("new", function!(Hub::new, 1))?;
+    hub.define_method("keep_seats", method!(Hub::keep_seats, 1))?;
+    hub.define_method("listen", method!(Hub::listen, 1))?;
+    hub.define_method("register", method!(Hub::register, 6))?;
+    hub.define_method("size", method!(Hub::size, 0))?;
+    hub.define_method("open?", method!(Hub::is_open, 1))?;
+    hub.define_method("open_ids", method!(Hub::open_ids, 1))?;
+    hub.define_method("broadcast", method!(Hub::broadcast, 4))?;
+    hub.define_method("message", method!(Hub::message, 4))?;
+    hub.define_method("answer", method!(Hub::answer, 2))?;
+    hub.define_method("write", method!(Hub::write, 2))?;
+    hub.define_method("close", method!(Hub::close, 1))?;
+    hub.define_method("next_events", method!(Hub::next_events, 0))?;
+    hub.define_method("take_seats", method!(Hub::take_seats, 0))?;
+    hub.define_method("next_work", method!(Hub::next_work, 1))?;
+    hub.define_method("work_done", method!(Hub::work_done, 2))?;
+    hub.define_method("shut_down", method!(Hub::shut_down, 1))?;
+
+    let work = native.define_class("SeatWork", ruby.class_object())?;
+    work.undef_default_alloc_func();
+    work.define_method("task", method!(SeatWork::task, 0))?;
+    work.define_method("ids", method!(SeatWork::ids, 0))?;
+    work.define_method("batch", method!(SeatWork::batch, 0))?;
+    work.define_method("each", method!(SeatWork::each, 0))
+}
+
+/// Waits without the GVL; `None` if an interrupt came before.
+fn wait<T: Send>(
+    ruby: &Ruby,
+    work: impl FnOnce(&Interrupt) -> T + Send,
+) -> Result<Option<T>, Error> {
+    ruby.thread_check_ints()?;
+    let interrupt = Interrupt::new();
+    let done = without_gvl(ruby, &interrupt, || work(&interrupt))?;
+    Ok(done.map(|done| done.result))
+}
+
+fn event(ruby: &Ruby, event: Event) -> Result<RArray, Error> {
+    let array = ruby.ary_new();
+    let text = |text: &str| ruby.str_new(text);
+    let add = |value: Value| array.push(value);
+    match event {
+        Event::Changed { joined, connection } => {
+            add(ruby.to_symbol("changed").as_value())?;
+            add(ruby
+                .to_symbol(if joined { "join" } else { "leave" })
+                .as_value())?;
+            add(text(&connection.stream).as_value())?;
+            add(text(&connection.id).as_value())?;
+            if let Some(member) = &connection.member {
+                add(text(&member.id).as_value())?;
+                add(member.seat.as_deref().map(text).into_value_with(ruby))?;
+            }
+        }
+        Event::Expire => add(ruby.to_symbol("expire").as_value())?,
+        Event::Gone(id) => {
+            add(ruby.to_symbol("gone").as_value())?;
+            add(text(&id).as_value())?;
+        }
+        Event::Ask {
+            question,
+            filter,
+            connections,
+        } => {
+            let ids = ruby.ary_from_iter(connections.iter().map(|id| text(id)));
+            add(ruby.to_symbol("ask").as_value())?;
+            add(question.into_value_with(ruby))?;
+            add(text(&filter).as_value())?;
+            add(ids.as_value())?;
+        }
+        Event::Write(id, frame) => {
+            add(ruby.to_symbol("write").as_value())?;
+            add(text(&id).as_value())?;
+            add(ruby.enc_str_new(&frame, ruby.utf8_encoding()).as_value())?;
+        }
+        Event::TakeSeats => add(ruby.to_symbol("take_seats").as_value())?,
+        Event::Listening => add(ruby.to_symbol("listening").as_value())?,
+        Event::Log(level, line) => {
+            let level = match level {
+                Level::Info => "info",
+                Level::Warn => "warn",
+            };
+            add(ruby.to_symbol("log").as_value())?;
+            add(ruby.to_symbol(level).as_value())?;
+            add(text(&line).as_value())?;
+        }
+    }
+    Ok(array)
+}
+
+fn request(ruby: &Ruby, request: &Request) -> Result<(Statement, RArray), Error> {
+    let params = ruby.ary_new_capa(request.params.len());
+    let text = |bytes: &[u8]| ruby.enc_str_new(bytes, ruby.utf8_encoding());
+    for param in &request.params {
+        match param {
+            Param::Null => params.push(())?,
+            Param::Text(bytes) => params.push(text(bytes))?,
+            Param::Array(elements) => {
+                let elements = elements.iter().map(|element| element.as_deref().map(text));
+                params.push(ruby.ary_from_iter(elements))?;
+            }
+        }
+    }
+    Ok((Statement(request.statement), params))
+}
+
+fn broadcast(
+    ruby: &Ruby,
+    stream: Value,
+    frame: RString,
+    exclude: RArray,
+    visible_to: Value,
+) -> Result<Broadcast, Error> {
+    Ok(Broadcast {
+        stream: string(ruby, stream)?,
+        frame: bytes(frame).into(),
+        exclude: strings(ruby, exclude)?,
+        visible_to: match visible_to.is_nil() {
+            true => None,
+            false => Some(string(ruby, visible_to)?),
+        },
+    })
+}
+
+/// A descriptor of our own for the same socket.
+fn copy(ruby: &Ruby, descriptor: RawFd) -> Result<OwnedFd, Error> {
+    // SAFETY: the caller has an open IO with this descriptor, and nobody closes it while this thread has the GVL.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    borrowed.try_clone_to_owned().map_err(|error| {
+        error::new(
+            ruby.exception_io_error(),
+            &format!("the socket cannot be taken over: {error}"),
+        )
+    })
+}
+
+fn bytes(string: RString) -> Vec<u8> {
+    // SAFETY: they are copied before Ruby runs again.
+    unsafe { string.as_slice() }.to_vec()
+}
+
+/// Text in UTF-8; what comes in another encoding is transcoded.
+fn string(ruby: &Ruby, value: Value) -> Result<String, Error> {
+    String::from_utf8(text(ruby, value)?).map_err(|_| {
+        error::new(
+            ruby.exception_arg_error(),
+            "a name is text that is valid in its encoding",
+        )
+    })
+}
+
+fn strings(ruby: &Ruby, array: RArray) -> Result<Vec<String>, Error> {
+    array
+        .into_iter()
+        .map(|value| string(ruby, Value::try_convert(value)?))
+        .collect()
+}
+
+fn over(ruby: &Ruby) -> Error {
+    error::new(ruby.exception_runtime_error(), "this work is done")
+}
+
+fn no_thread(ruby: &Ruby, error: &std::io::Error) -> Error {
+    error::new(
+        ruby.exception_runtime_error(),
+        &format!("pgbus_native could not start a thread: {error}"),
+    )
+}

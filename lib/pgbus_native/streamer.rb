@@ -1,0 +1,293 @@
+# frozen_string_literal: true
+
+require "json"
+
+require_relative "streamer/registry"
+require_relative "streamer/ruby_seats"
+require_relative "streamer/ruby_writer"
+require_relative "streamer/taken_socket"
+require_relative "streamer/worker"
+
+module Pgbus
+  module Native
+    # Keeps the SSE connections of a process: writes to them, notices when they go, and looks after their seats. The
+    # core does that on threads of its own, without the GVL; what is the application's code runs on Ruby threads:
+    # reports of presence changes on one, filters on another.
+    #
+    # Safe on any thread. It belongs to the process that started it: in a forked child it has no connections and takes
+    # none, and {.current} is another one.
+    class Streamer
+      # Seconds in which {#shutdown!} is done, whatever clients and the database do.
+      SHUTDOWN_SECONDS = 5
+
+      # What happens on a connection when the application says nothing else.
+      EVENT = "turbo-stream"
+      private_constant :EVENT
+
+      @lock = Mutex.new
+
+      class << self
+        # @return [Streamer] this process's, started when it is first asked for
+        def current
+          @lock.synchronize do
+            @current = nil unless @process == ::Process.pid
+            @process = ::Process.pid
+            @current ||= new.start
+          end
+        end
+
+        # @param streamer [Streamer, nil]
+        def current=(streamer)
+          @lock.synchronize do
+            @process = ::Process.pid
+            @current = streamer
+          end
+        end
+
+        # Shuts this process's streamer down, if there is one.
+        #
+        # @return [void]
+        def reset!
+          streamer = @lock.synchronize do
+            current = @current if @process == ::Process.pid
+            @current = nil
+            current
+          end
+          streamer&.shutdown!
+          nil
+        end
+      end
+
+      # @return [Registry, nil] who is connected; nil before {#start}
+      attr_reader :registry
+
+      # @param config [Object] pgbus's configuration
+      # @param logger [Logger, nil]
+      # @param filters [Pgbus::Streams::Filters] for `visible_to`
+      def initialize(config: Pgbus.configuration, logger: Pgbus.logger, filters: Pgbus::Streams.filters)
+        @config = config
+        @logger = logger
+        @filters = filters
+        @lock = Mutex.new
+        @writers = {}
+      end
+
+      # Starts its threads. More than one call is as good as one.
+      #
+      # @return [self]
+      def start
+        @lock.synchronize do
+          next if @hub
+
+          @hub = Hub.new(settings)
+          @registry = Registry.new(@hub)
+          @changes = Worker.new("pgbus presence changes", @logger) { |change| report(change) }
+          @questions = Worker.new("pgbus filters", @logger) { |question| answer(*question) }
+          @events = Thread.new(@hub) { |hub| follow(hub) }
+          @events.name = "pgbus streamer"
+          listen
+        end
+        self
+      end
+
+      # Takes a connection, whose client gets the `pgbus:connected` frame as soon as its seat is joined. A plain socket
+      # is taken over; TLS of the web server's and bodies are written to from Ruby.
+      #
+      # @param connection [Pgbus::Web::Streamer::Connection]
+      # @return [void]
+      # @raise [IOError] after {#shutdown!}; the connection is left to the caller
+      def register(connection)
+        return if connection.dead?
+        raise IOError, "the streamer is not started" unless @hub
+
+        member = member_of(connection)
+        @lock.synchronize { choose_keeper } if member
+        @registry.add(connection)
+        return if connection.io.is_a?(BasicSocket) ? take_over(connection, member) : write_to(connection, member)
+
+        @registry.remove(connection.id)
+        raise IOError, "the streamer is shut down"
+      end
+
+      # Writes an event to all connections of a stream, in this process and, by NOTIFY, in the others. In a transaction
+      # of ActiveRecord's it is done after the commit.
+      #
+      # @param stream [String] its name
+      # @param html [String] the payload
+      # @param event [String, nil] the event's name, "turbo-stream" if nil
+      # @param exclude [String, Array<String>, nil] ids of connections that do not get it
+      # @param visible_to [Symbol, nil] a filter, which is asked about each connection
+      # @return [void]
+      # @raise [IOError] after {#shutdown!}
+      # @raise [PG::Error, ActiveRecord::ActiveRecordError] if the other processes could not be told; nobody gets it then
+      def broadcast(stream, html, event: nil, exclude: nil, visible_to: nil)
+        raise IOError, "the streamer is not started" unless @hub
+
+        message = [stream.to_s, frame(event || EVENT, html), Array(exclude).map(&:to_s), visible_to&.to_s]
+        after_commit { tell(message) }
+        nil
+      end
+
+      # Tells all clients that it is over, lets the seats of this process leave, and closes the sockets, within
+      # {SHUTDOWN_SECONDS}. More than one call is as good as one.
+      #
+      # @return [void]
+      def shutdown!
+        deadline = now + SHUTDOWN_SECONDS
+        return unless @hub
+
+        @hub.shut_down(SHUTDOWN_SECONDS - 1.0)
+        @events.join([deadline - now, 0.1].max)
+        [@changes, @questions].each { |worker| worker.stop([deadline - now, 0.1].max) }
+        nil
+      end
+
+      private
+
+      def settings
+        {
+          heartbeat: setting(:streams_heartbeat_interval, 15).to_f,
+          write_deadline: setting(:streams_write_deadline_ms, 5000) / 1000.0,
+          idle_timeout: setting(:streams_idle_timeout, 3600).to_f,
+          heartbeat_frame: Streams::Envelope.comment("heartbeat"),
+          shutdown_frame: frame("pgbus:shutdown", JSON.generate({ reason: "worker_restart" }))
+        }
+      end
+
+      def setting(name, default)
+        (@config.public_send(name) if @config.respond_to?(name)) || default
+      end
+
+      # An event that is no place in the stream has no id.
+      def frame(event, data)
+        Streams::Envelope.message(id: 0, event:, data:).delete_prefix("id: 0\n")
+      end
+
+      def member_of(connection)
+        return unless @config.respond_to?(:stream_presence?) && @config.stream_presence?(connection.stream_name)
+
+        member = @config.presence_member_for(connection.context)
+        return unless member
+
+        id = member[:id].to_s
+        connection.presence_member = id if connection.respond_to?(:presence_member=)
+        [id, JSON.generate(member[:metadata] || {}), connection.seat&.to_s]
+      rescue StandardError => e
+        @logger&.error { "[pgbus_native] no seat for connection #{connection.id}: #{e.class}: #{e.message}" }
+        nil
+      end
+
+      # Native connections look after the seats, unless the outcome would be another one.
+      def choose_keeper
+        database = Route.background_database
+        return if @keeper && @keeper == [database]
+
+        @keeper = [database]
+        database ? @hub.keep_seats(database) : RubySeats.start(@hub, @logger)
+      end
+
+      # The descriptor is copied, so Ruby's can be closed.
+      def take_over(connection, member)
+        connection.mutex.synchronize do
+          socket = connection.io
+          next unless admit(connection, member, socket.fileno, true)
+
+          TakenSocket.replace(connection, @hub)
+          socket.close
+          true
+        end
+      end
+
+      def write_to(connection, member)
+        @writers[connection.id] = RubyWriter.new(connection, @hub, @logger)
+        socket = connection.io.to_io if connection.io.respond_to?(:to_io)
+        return true if admit(connection, member, socket&.fileno, false)
+
+        @writers.delete(connection.id).close(0)
+        false
+      end
+
+      def admit(connection, member, descriptor, plain)
+        greeting = Streams::Envelope.connected(id: connection.id)
+        @hub.register(connection.id, connection.stream_name, member, greeting, descriptor, plain)
+      end
+
+      def tell(message)
+        Route.run(Statements::NOTIFY, [@hub.message(*message)])
+        @hub.broadcast(*message) || raise(IOError, "the streamer is shut down")
+      end
+
+      def after_commit(&)
+        return yield unless defined?(ActiveRecord) && ActiveRecord.respond_to?(:after_all_transactions_commit)
+
+        ActiveRecord.after_all_transactions_commit(&)
+      end
+
+      def listen
+        database = Route.background_database
+        @hub.listen(database) if database
+      end
+
+      def follow(hub)
+        while (events = hub.next_events)
+          events.each { |event| obey(*event) }
+        end
+      rescue StandardError => e
+        @logger&.error { "[pgbus_native] #{Thread.current.name}: #{e.class}: #{e.message}" }
+      end
+
+      def obey(event, *details)
+        case event
+        when :changed, :expire then @changes << [event, *details]
+        when :ask then @questions << details
+        when :gone then gone(*details)
+        when :write then @writers[details.first]&.push(details.last)
+        when :take_seats then @lock.synchronize { leave_to_ruby }
+        when :log then @logger&.public_send(details.first, "[pgbus_native] streamer: #{details.last}")
+        end
+      end
+
+      def gone(id)
+        connection = @registry.remove(id)
+        writer = @writers.delete(id)
+        # Not on this thread, which must go on: it takes as long as the client lets it.
+        writer ? Thread.new { writer.close(1) } : connection&.mark_dead!
+      end
+
+      def leave_to_ruby
+        @keeper = [nil]
+        RubySeats.start(@hub, @logger)
+      end
+
+      def report(change)
+        case change
+        in [:expire] then expire
+        in [:changed, type, stream, id, member, seat]
+          Streams::Presence.report_change(stream, type, { "connection_id" => id, "seat" => seat, "id" => member })
+        end
+      end
+
+      # A ttl below the interval of heartbeats would make all seats expire.
+      def expire
+        return unless @config.respond_to?(:presence_ttl_for)
+
+        min_ttl = setting(:presence_min_ttl, setting(:streams_heartbeat_interval, 15))
+        Streams::Presence.expire_seats!(ttl_for: @config.method(:presence_ttl_for), min_ttl:)
+      end
+
+      def answer(question, filter, ids)
+        label = filter.to_sym
+        visible = ids.select do |id|
+          connection = @registry[id]
+          connection && @filters.visible?(label, connection.context)
+        end
+      ensure
+        @hub.answer(question, visible || [])
+      end
+
+      def now
+        ::Process.clock_gettime(::Process::CLOCK_MONOTONIC)
+      end
+    end
+  end
+end

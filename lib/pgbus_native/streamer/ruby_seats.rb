@@ -1,0 +1,52 @@
+# frozen_string_literal: true
+
+module Pgbus
+  module Native
+    class Streamer
+      # Looks after the seats on whatever route a call takes, where that is not the native one: in transactional tests,
+      # or for a server that the native client cannot speak to.
+      module RubySeats
+        # @param hub [Hub]
+        # @param logger [Logger, nil]
+        # @return [Thread]
+        def self.start(hub, logger)
+          number = hub.take_seats
+          thread = Thread.new do
+            while (work = hub.next_work(number))
+              outcomes = perform(work)
+              hub.work_done(work, outcomes)
+            end
+          rescue StandardError => e
+            logger&.error { "[pgbus_native] #{Thread.current.name}: #{e.class}: #{e.message}" }
+          end
+          thread.name = "pgbus seats"
+          thread
+        end
+
+        # @param work [SeatWork]
+        # @return [Array<Boolean, String>] for each seat whether it was there, or why that is not known
+        def self.perform(work)
+          batch(work)
+        rescue StandardError => e
+          # One of them may be at fault.
+          work.ids.size == 1 ? [e.message] : work.each.map { |statement, params| single(statement, params) }
+        ensure
+          ActiveRecord::Base.connection_handler.clear_active_connections!(:all) if defined?(ActiveRecord::Base)
+        end
+
+        def self.batch(work)
+          found = Route.run(*work.batch).to_set { |row| row.is_a?(Hash) ? row["connection_id"] : row }
+          work.ids.map { |id| found.include?(id) }
+        end
+
+        def self.single(statement, params)
+          Route.run(statement, params).any?
+        rescue StandardError => e
+          e.message
+        end
+
+        private_class_method :batch, :single
+      end
+    end
+  end
+end

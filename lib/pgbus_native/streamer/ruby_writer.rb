@@ -1,0 +1,54 @@
+# frozen_string_literal: true
+
+require_relative "worker"
+
+module Pgbus
+  module Native
+    class Streamer
+      # Writes to a connection that the hub cannot write to: a socket whose TLS the web server does, or a body. Each has a
+      # thread of its own, so that a client that does not read delays nobody else.
+      class RubyWriter
+        # Frames that may wait. A client that lets more come together is lost.
+        LENGTH = 64
+
+        # @param connection [Pgbus::Web::Streamer::Connection]
+        # @param hub [Hub]
+        # @param logger [Logger, nil]
+        def initialize(connection, hub, logger)
+          @connection = connection
+          @hub = hub
+          @queue = Thread::SizedQueue.new(LENGTH)
+          @worker = Worker.new("pgbus writer", logger, @queue) { |frame| write(frame) }
+        end
+
+        # @param frame [String]
+        # @return [void]
+        def push(frame)
+          @queue.push(frame, true)
+        rescue ThreadError
+          @hub.close(@connection.id)
+        rescue ClosedQueueError
+          nil # it has gone
+        end
+
+        # Closes the connection after what waits is written, within a time.
+        #
+        # @param seconds [Numeric]
+        # @return [void]
+        def close(seconds)
+          @queue.clear if @connection.dead?
+          @worker.stop(seconds)
+          @connection.close
+        end
+
+        private
+
+        def write(frame)
+          return if @connection.dead?
+
+          @hub.close(@connection.id) unless @connection.write_sentinel(frame) == :ok
+        end
+      end
+    end
+  end
+end

@@ -1,0 +1,283 @@
+//! One client: what it gets, and how far it has come.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes};
+use tokio::task::AbortHandle;
+
+use super::transport::{Transport, Wire};
+use crate::interrupt::lock;
+
+/// The bytes that may wait behind the frame being written. A client that lets more come together is cut off, whatever
+/// its deadline.
+const MOST_QUEUED: usize = 1024 * 1024;
+
+/// A client that has just come.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Names the connection, and its seat.
+    pub id: String,
+    /// The stream that it reads.
+    pub stream: String,
+    /// Who is on its seat; `None` on a stream without presence.
+    pub member: Option<Member>,
+    /// The frame that tells the client that it is connected.
+    pub greeting: Vec<u8>,
+    /// Its socket.
+    pub wire: Wire,
+}
+
+/// Who is on a seat, in the parameters of a join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// `member_id`
+    pub id: String,
+    /// JSON text
+    pub metadata: String,
+    /// The client's own id of its tab.
+    pub seat: Option<String>,
+}
+
+/// A client of this process.
+#[derive(Debug)]
+pub struct Connection {
+    /// Names the connection, and its seat.
+    pub id: Arc<str>,
+    /// The stream that it reads.
+    pub stream: Arc<str>,
+    /// Who is on its seat.
+    pub member: Option<Member>,
+    /// Where it stands among those of its stream, for the registry.
+    pub(crate) place: AtomicUsize,
+    life: Mutex<Life>,
+}
+
+#[derive(Debug)]
+struct Life {
+    phase: Phase,
+    seat: Seat,
+    /// `None` before it is attached and after it is closed.
+    transport: Option<Arc<Transport>>,
+    /// What notices that the client has gone.
+    watch: Option<AbortHandle>,
+    /// For the moment in which it can be found.
+    greeting: Bytes,
+    outbox: Outbox,
+    written: Instant,
+}
+
+/// How far a connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Not in the registry yet: its seat is being joined.
+    Arriving,
+    Open,
+    Gone,
+}
+
+/// What is known of a connection's row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// There is none, or nobody knows.
+    None,
+    /// A join is to be run, or is running.
+    Wanted,
+    Held,
+}
+
+/// Frames that the socket had no room for.
+#[derive(Debug, Default)]
+struct Outbox {
+    frames: VecDeque<Bytes>,
+    /// Bytes of all but the first.
+    behind: usize,
+    /// Since when the first of them is being written.
+    since: Option<Instant>,
+}
+
+/// What became of a frame.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// It is written, or there is nobody to get it, or it waits behind others.
+    Done,
+    /// The socket is full, and this is the first frame that waits for it.
+    Waits(Arc<Transport>),
+    /// Somebody else has to write it.
+    Elsewhere,
+    /// The client does not read, or has gone.
+    Lost,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        id: String,
+        stream: String,
+        member: Option<Member>,
+        greeting: Vec<u8>,
+    ) -> Connection {
+        let seat = match member {
+            Some(_) => Seat::Wanted,
+            None => Seat::None,
+        };
+        Connection {
+            id: id.into(),
+            stream: stream.into(),
+            member,
+            place: AtomicUsize::new(0),
+            life: Mutex::new(Life {
+                phase: Phase::Arriving,
+                seat,
+                transport: None,
+                watch: None,
+                greeting: greeting.into(),
+                outbox: Outbox::default(),
+                written: Instant::now(),
+            }),
+        }
+    }
+
+    /// Gives it its transport, and the task that watches it.
+    pub(crate) fn attach(&self, transport: Arc<Transport>, watch: AbortHandle) {
+        let mut life = lock(&self.life);
+        life.transport = Some(transport);
+        life.watch = Some(watch);
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        lock(&self.life).phase
+    }
+
+    /// It can be found from now on: the frame that tells the client so, unless it has gone.
+    pub(crate) fn open(&self) -> Option<Bytes> {
+        let mut life = lock(&self.life);
+        if life.phase != Phase::Arriving {
+            return None;
+        }
+        life.phase = Phase::Open;
+        Some(std::mem::take(&mut life.greeting))
+    }
+
+    /// It is at its end: what it had of a seat, the first time.
+    pub(crate) fn end(&self) -> Option<Seat> {
+        let mut life = lock(&self.life);
+        if life.phase == Phase::Gone {
+            return None;
+        }
+        life.phase = Phase::Gone;
+        Some(life.seat)
+    }
+
+    /// Closes the socket. `at_once` throws away what waits.
+    pub(crate) fn close(&self, at_once: bool) {
+        let mut life = lock(&self.life);
+        life.outbox = Outbox::default();
+        if let Some(watch) = life.watch.take() {
+            watch.abort();
+        }
+        if let Some(transport) = life.transport.take() {
+            transport.close(at_once);
+        }
+    }
+
+    pub(crate) fn seat(&self) -> Seat {
+        lock(&self.life).seat
+    }
+
+    /// Changes what is known of its seat, if it is `from`; with its phase at that moment.
+    pub(crate) fn change_seat(&self, from: Seat, to: Seat) -> Option<Phase> {
+        let mut life = lock(&self.life);
+        if life.seat != from {
+            return None;
+        }
+        life.seat = to;
+        Some(life.phase)
+    }
+
+    /// How long nothing has been written for it.
+    pub(crate) fn idle_for(&self) -> Duration {
+        lock(&self.life).written.elapsed()
+    }
+
+    /// Whether frames wait for its socket.
+    pub(crate) fn waits(&self) -> bool {
+        let life = lock(&self.life);
+        life.transport.is_some() && life.outbox.since.is_some()
+    }
+
+    /// Writes a frame behind those that wait.
+    pub(crate) fn send(&self, frame: &Bytes) -> Sent {
+        let mut life = lock(&self.life);
+        let Some(transport) = life.transport.clone() else {
+            return Sent::Done;
+        };
+        if transport.is_written_elsewhere() {
+            life.written = Instant::now();
+            return Sent::Elsewhere;
+        }
+        if life.outbox.behind > MOST_QUEUED {
+            return Sent::Lost;
+        }
+        life.outbox.push(frame.clone());
+        if life.outbox.since.is_some() {
+            return Sent::Done;
+        }
+        life.write_on(&transport)
+    }
+
+    /// Writes what waits, as far as the socket takes it.
+    pub(crate) fn flush(&self) -> Sent {
+        let mut life = lock(&self.life);
+        match life.transport.clone() {
+            Some(transport) => life.write_on(&transport),
+            None => Sent::Done,
+        }
+    }
+
+    /// When the frame that is being written has had its time.
+    pub(crate) fn deadline(&self, patience: Duration) -> Option<Instant> {
+        lock(&self.life).outbox.since.map(|since| since + patience)
+    }
+}
+
+impl Life {
+    fn write_on(&mut self, transport: &Arc<Transport>) -> Sent {
+        while let Some(frame) = self.outbox.frames.front_mut() {
+            match transport.write(frame) {
+                Ok(length) => {
+                    self.written = Instant::now();
+                    frame.advance(length);
+                    if frame.is_empty() {
+                        self.outbox.next();
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.outbox.since.get_or_insert_with(Instant::now);
+                    return Sent::Waits(Arc::clone(transport));
+                }
+                Err(_) => return Sent::Lost,
+            }
+        }
+        Sent::Done
+    }
+}
+
+impl Outbox {
+    fn push(&mut self, frame: Bytes) {
+        if !self.frames.is_empty() {
+            self.behind += frame.len();
+        }
+        self.frames.push_back(frame);
+    }
+
+    /// The first is written. The next one has a time of its own.
+    fn next(&mut self) {
+        self.frames.pop_front();
+        self.behind -= self.frames.front().map_or(0, Bytes::len);
+        self.since = None;
+    }
+}
