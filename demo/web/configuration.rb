@@ -37,9 +37,10 @@ module Demo
       def streams_idle_timeout = 3600
       def streams_write_deadline_ms = 5000
       def streams_max_connections = 500
-      def streams_authorize = nil # StreamApp is given its hook
       def streams_test_mode = false
       def streams_falcon_streaming_body = false
+      # The demo gives StreamApp its hook, and everything is in one database.
+      def streams_authorize = nil
       def connects_to = nil
     end
   end

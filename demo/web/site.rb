@@ -16,7 +16,8 @@ module Demo
       JSON_TYPE = "application/json"
       HEADERS = {
         "cache-control" => "no-store",
-        "content-security-policy" => "default-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "content-security-policy" => "default-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " \
+                                     "frame-ancestors 'none'",
         "x-content-type-options" => "nosniff"
       }.freeze
 

@@ -115,14 +115,17 @@ module Demo
       def stop
         # A second Ctrl-C must leave nothing behind either.
         trap("INT", "IGNORE")
-        left = @children.reject { |child| child.status == "killed" }
-        left.each { |child| child.commands.close }
+        running = @children.reject { |child| child.status == "killed" }
+        running.each { |child| child.commands.close }
         deadline = now + PATIENCE
-        until left.empty? || now > deadline
-          left.reject! { |child| Process.wait(child.pid, Process::WNOHANG) }
+        running.each { |child| finish(child, deadline) }
+      end
+
+      def finish(child, deadline)
+        until Process.wait(child.pid, Process::WNOHANG)
+          Process.kill(:KILL, child.pid) if now > deadline
           sleep 0.02
         end
-        left.each { |child| Process.kill(:KILL, child.pid) && Process.wait(child.pid) }
       end
 
       def now

@@ -84,11 +84,12 @@ function draw(picture) {
 
 function drawSeats({ seats: guests, servers }) {
   const list = find("seats");
-  const rows = new Map(Array.from(list.querySelectorAll("[data-seat]"), (row) => [row.dataset.seat, row]));
+  const rows = new Map(Array.from(list.children, (row) => [row.dataset.seat, row]));
   for (const guest of guests) {
     const row = rows.get(guest.seat) ?? list.appendChild(copy("seat-template"));
     rows.delete(guest.seat);
     row.dataset.seat = guest.seat;
+    row.classList.remove("leaving");
     row.classList.toggle("mine", guest.seat === seat);
     row.querySelector(".disc").textContent = Array.from(guest.name)[0];
     row.querySelector(".name").textContent = guest.name;
@@ -111,10 +112,11 @@ function fade(row, guest, servers) {
   row.classList.toggle("lost", lost);
 }
 
+// A seat that has another name a moment later has not left.
 function leave(row) {
-  delete row.dataset.seat;
   row.classList.add("leaving");
-  setTimeout(() => row.remove(), 900); // longer than the transition, of which a tab in the background hears nothing
+  // Longer than the transition, of whose end a tab in the background would not hear.
+  setTimeout(() => row.classList.contains("leaving") && row.remove(), 900);
 }
 
 function drawChoices({ seats: guests, servers }) {
@@ -144,7 +146,7 @@ function drawServers({ servers, seats: guests }) {
     row.querySelector(".server").textContent = server.name;
     row.querySelector(".status").textContent =
       dead ? "killed" : seats(guests.filter((guest) => guest.server === server.name).length);
-    row.querySelector(".address").textContent = `${location.hostname}:${server.port}${here ? ", which this tab is on" : ""}`;
+    row.querySelector(".address").textContent = `${location.hostname}:${server.port}${here ? ", this tab's" : ""}`;
     const button = row.querySelector(".order");
     button.hidden = here; // a server cannot kill itself
     button.disabled = server.status === "starting";
@@ -169,7 +171,7 @@ function tellNews(before, after) {
 
 const chosen = (guest) => welcome.choices.find((known) => known.id === guest.choice);
 const killed = (servers, name) => servers.some((server) => server.name === name && server.status === "killed");
-const names = (guests) => guests.map((guest) => guest.name).join(", ");
+const names = (guests) => new Intl.ListFormat("en").format(guests.map((guest) => guest.name));
 const seats = (number) => (number === 1 ? "1 seat taken" : `${number} seats taken`);
 
 // Steps of 150 degrees: those who come one after the other are easy to tell apart.
