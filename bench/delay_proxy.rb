@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-require_relative "column"
+require_relative "program"
 
 module Bench
   # A process that forwards to the server and delays both directions.
@@ -9,7 +9,7 @@ module Bench
     #
     # @param microseconds [Integer] for each direction
     def self.open(host, port, microseconds)
-      process = IO.popen([File.join(Column::PROGRAMS, "delay"), host, port.to_s, microseconds.to_s], "r+")
+      process = IO.popen([File.join(Program::EXAMPLES, "delay"), host, port.to_s, microseconds.to_s], "r+")
       yield Integer(process.gets)
     ensure
       process&.close

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "json"
+
 module Bench
   # What was measured: samples by work and column.
   class Figures
@@ -66,8 +68,16 @@ module Bench
       (@samples[work] || {}).keys
     end
 
-    def to_h
-      @samples
+    # The raw samples, a line for each work and column.
+    #
+    # @param circumstances [Hash{String => String}]
+    # @return [String]
+    def json(circumstances)
+      works = @samples.map do |work, columns|
+        lines = columns.map { |column, samples| "      #{column.to_json}: #{samples.to_json}" }
+        "    #{work.to_json}: {\n#{lines.join(",\n")}\n    }"
+      end
+      "{\n  \"circumstances\": #{circumstances.to_json},\n  \"samples\": {\n#{works.join(",\n")}\n  }\n}\n"
     end
   end
 end

@@ -1,11 +1,9 @@
 # frozen_string_literal: true
 
-require "etc"
 require "fileutils"
-require "json"
 require "optparse"
 require "pgbus_native/configuration"
-require "pgbus_native/version"
+require_relative "circumstances"
 require_relative "database"
 require_relative "figures"
 require_relative "report"
@@ -49,16 +47,13 @@ module Bench
 
     def build
       warn "bin/bench: building the limit"
-      return if system("cargo", "build", "--quiet", "--release", "--example", "limit", "--example", "delay")
-
-      raise Failure, "the limit does not compile"
+      Program.build("limit", "delay")
     end
 
     def measure_and_write(database)
-      before = load_average
+      circumstances = Circumstances.new
       measure(database)
-      circumstances = circumstances(database, before)
-      write(Report.new(@figures, circumstances), circumstances)
+      write(circumstances.to_h(database))
     end
 
     def measure(database)
@@ -76,46 +71,16 @@ module Bench
       Process.clock_gettime(Process::CLOCK_MONOTONIC, :second)
     end
 
-    def circumstances(database, load_before)
-      {
-        "Machine" => "#{Etc.nprocessors} cores, #{cpu}",
-        "Load average" => "#{load_before} before the run, #{load_average} after it",
-        "Software" => "Ruby #{RUBY_VERSION}, pg #{PG::VERSION}, ActiveRecord #{ActiveRecord.version}, " \
-                      "pgbus_native #{Pgbus::Native::VERSION}",
-        "PostgreSQL" => database.settings.map { |name, value| "#{name} #{value}" }.join(", ")
-      }
-    end
-
-    def cpu
-      File.read("/proc/cpuinfo")[/^model name\s*: (.*)/, 1] || RUBY_PLATFORM
-    rescue SystemCallError
-      RUBY_PLATFORM
-    end
-
-    def load_average
-      File.read("/proc/loadavg").split.first
-    rescue SystemCallError
-      "unknown"
-    end
-
-    def write(report, circumstances)
+    def write(circumstances)
+      report = Report.new(@figures, circumstances)
       directory = @quick || @only.any? ? PARTIAL : PUBLISHED
       FileUtils.mkdir_p(directory)
       markdown = report.markdown
       report.charts.each { |file, svg| File.write(File.join(directory, file), svg) }
       File.write(File.join(directory, "README.md"), markdown)
-      File.write(File.join(directory, "figures.json"), json(circumstances))
+      File.write(File.join(directory, "figures.json"), @figures.json(circumstances))
       puts markdown
       warn "written to #{directory}"
-    end
-
-    # A line for each work and column.
-    def json(circumstances)
-      works = @figures.to_h.map do |work, columns|
-        lines = columns.map { |column, samples| "      #{column.to_json}: #{samples.to_json}" }
-        "    #{work.to_json}: {\n#{lines.join(",\n")}\n    }"
-      end
-      "{\n  \"circumstances\": #{circumstances.to_json},\n  \"samples\": {\n#{works.join(",\n")}\n  }\n}\n"
     end
   end
 end

@@ -5,12 +5,13 @@ module Bench
   module Text
     private
 
-    # @param unit [Symbol] `:time` (nanoseconds), `:rate` (per second), `:share` or anything else for a number
+    # @param unit [Symbol] `:time` (nanoseconds), `:rate` (per second), `:share`, `:bytes` or anything else for a number
     def text(value, unit)
       case unit
       when :time then time(value)
       when :rate then "#{thousands(value)}/s"
       when :share then "#{(value * 100).round} %"
+      when :bytes then "#{significant(value / 1024.0)} KB"
       else thousands(value)
       end
     end

@@ -10,6 +10,7 @@ require "json"
 
 $LOAD_PATH.unshift(File.join(__dir__, "stand_in"), File.join(__dir__, "../lib"))
 require "pgbus"
+require_relative "answers"
 
 # The Ruby side of the bench.
 module Bench
@@ -20,17 +21,14 @@ module Bench
 
   # Every public method is a request.
   class Worker
+    include Answers
+
     METADATA = { "name" => "Ada Lovelace", "role" => "editor" }.freeze
     STATE = { "status" => "typing", "line" => 12 }.freeze
     TTL = 30
 
     def initialize(presence)
       @presence = presence
-    end
-
-    def serve(input, output)
-      output.sync = true
-      input.each_line { |line| output.puts answer(line.split) }
     end
 
     # --- Calls one after the other. A wrong answer is an error, since its time means nothing. ---
@@ -153,12 +151,6 @@ module Bench
     end
 
     private
-
-    def answer(words)
-      Array(public_send(*words)).join(" ")
-    rescue StandardError => e
-      "error #{e.class}: #{e.message.tr("\n", " ")}"
-    end
 
     def room(stream)
       @presence.new(Room.new(stream))
