@@ -90,7 +90,8 @@ module Bench
         end
         seats = @registry.connections.select { |connection| seat?(connection) }
         seats.group_by(&:stream_name).each { |stream_name, connections| touch(stream_name, connections) }
-        Pgbus::Streams::Presence.expire_seats!(ttl_for: @config.method(:presence_ttl_for), min_ttl: Settings::TTL)
+        Pgbus::Streams::Presence.expire_seats!(ttl_for: @config.method(:presence_ttl_for),
+                                               min_ttl: @config.presence_min_ttl)
       end
 
       # A seat that is gone although its connection lives is joined again.

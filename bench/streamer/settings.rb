@@ -33,6 +33,10 @@ module Bench
         TTL
       end
 
+      def presence_min_ttl
+        TTL
+      end
+
       def streams_idle_timeout
         3600
       end
