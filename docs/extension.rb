@@ -68,6 +68,128 @@ module Pgbus
       def close_idle; end
     end
 
+    # The connections of a {Streamer}: the core keeps them, on a thread of its own. In a forked child everything is refused.
+    class Hub
+      # Starts its thread.
+      #
+      # @param settings [Hash{Symbol => Object}] `heartbeat:`, `write_deadline:` and `idle_timeout:` (seconds, Floats),
+      #   `heartbeat_frame:` and `shutdown_frame:` (Strings)
+      # @return [Hub]
+      # @raise [RuntimeError] if the system has no thread left
+      def self.new(settings); end
+
+      # Has the seats looked after on a database's native connections, by a thread of the core.
+      #
+      # @param database [Database]
+      # @return [nil]
+      # @raise [RuntimeError] if the system has no thread left
+      def keep_seats(database); end
+
+      # Hears what other processes broadcast.
+      #
+      # @param database [Database] by way of which
+      # @return [nil]
+      def listen(database); end
+
+      # Takes a connection in. Its client gets the greeting as soon as its seat is joined.
+      #
+      # @param id [String]
+      # @param stream [String]
+      # @param member [Array(String, String, String), nil] see {Streamer::Member.of}
+      # @param greeting [String] a frame
+      # @param descriptor [Integer, nil] of the socket, if there is one; a copy is made of it
+      # @param plain [Boolean] whether the core writes on it; otherwise it only watches it
+      # @return [Boolean] false after {#shut_down}
+      # @raise [IOError] if the descriptor cannot be copied
+      # @raise [ArgumentError] for text that is not valid
+      def register(id, stream, member, greeting, descriptor, plain); end
+
+      # @return [Integer] how many connections there are
+      def size; end
+
+      # @param id [String]
+      # @return [Boolean] whether it has arrived, and not gone
+      def open?(id); end
+
+      # @param stream [String, nil] nil for all
+      # @return [Array<String>] the ids of those that have arrived
+      def open_ids(stream); end
+
+      # Writes a frame to this process's connections of a stream.
+      #
+      # @param stream [String]
+      # @param frame [String]
+      # @param exclude [Array<String>] ids
+      # @param visible_to [String, nil] a filter, about which an event asks
+      # @return [Boolean] false after {#shut_down}
+      def broadcast(stream, frame, exclude, visible_to); end
+
+      # @param stream [String]
+      # @param frame [String]
+      # @param exclude [Array<String>] ids
+      # @param visible_to [String, nil]
+      # @return [Array<String>] what other processes are to be told, in order
+      def message(stream, frame, exclude, visible_to); end
+
+      # @param question [Integer] from an event
+      # @param ids [Array<String>] of those who may see the broadcast
+      # @return [nil]
+      def answer(question, ids); end
+
+      # @param id [String]
+      # @param frame [String] written behind those that wait
+      # @return [Boolean] false if there is no such connection
+      def write(id, frame); end
+
+      # @param id [String]
+      # @return [Boolean] false if there is no such connection
+      def close(id); end
+
+      # Waits until something has happened. For one thread.
+      #
+      # @return [Array<Array>, nil] `[:changed, :join or :leave, stream, id, member, seat]`, `[:expire]`, `[:gone, id]`,
+      #   `[:ask, question, filter, ids]`, `[:write, id, frame]`, `[:take_seats]`, `[:listening]` and
+      #   `[:log, level, text]`; nil after the end
+      def next_events; end
+
+      # Makes the caller the one who looks after the seats.
+      #
+      # @return [Integer] for {#next_work}
+      def take_seats; end
+
+      # Waits until there is some. For one thread.
+      #
+      # @param number [Integer]
+      # @return [SeatWork, nil] nil if another has taken the seats, and after the end
+      def next_work(number); end
+
+      # @param work [SeatWork]
+      # @param outcomes [Array<Boolean, String>] for each seat whether it was there, or why that is not known
+      # @return [nil]
+      def work_done(work, outcomes); end
+
+      # Tells all clients that it is over, lets the seats leave and closes everything.
+      #
+      # @param seconds [Float] at most
+      # @return [nil]
+      def shut_down(seconds); end
+    end
+
+    # A statement's worth of work for seats.
+    class SeatWork
+      # @return [Symbol] `:join`, `:leave` or `:touch`
+      def task; end
+
+      # @return [Array<String>] of the connections
+      def ids; end
+
+      # @return [Array(Statement, Array)] what does it for all of them, and its parameters
+      def batch; end
+
+      # @return [Array<Array(Statement, Array)>] what does it for each of them
+      def each; end
+    end
+
     # An SQL statement. There are no others than the constants of {Statements}.
     class Statement
       # @return [String] that of its constant

@@ -2,6 +2,8 @@
 
 require "json"
 
+require_relative "streamer/event_reader"
+require_relative "streamer/member"
 require_relative "streamer/registry"
 require_relative "streamer/ruby_seats"
 require_relative "streamer/ruby_writer"
@@ -56,6 +58,19 @@ module Pgbus
           streamer&.shutdown!
           nil
         end
+
+        # @param deadline [Float] of {.now}
+        # @return [Float] seconds until then, and a moment if it has passed
+        # @api private
+        def left(deadline)
+          [deadline - now, 0.1].max
+        end
+
+        # @return [Float] seconds of a clock that is never set
+        # @api private
+        def now
+          ::Process.clock_gettime(::Process::CLOCK_MONOTONIC)
+        end
       end
 
       # @return [Registry, nil] who is connected; nil before {#start}
@@ -69,7 +84,6 @@ module Pgbus
         @logger = logger
         @filters = filters
         @lock = Mutex.new
-        @writers = {}
       end
 
       # Starts its threads. More than one call is as good as one.
@@ -81,10 +95,7 @@ module Pgbus
 
           @hub = Hub.new(settings)
           @registry = Registry.new(@hub)
-          @changes = Worker.new("pgbus presence changes", @logger) { |change| report(change) }
-          @questions = Worker.new("pgbus filters", @logger) { |question| answer(*question) }
-          @events = Thread.new(@hub) { |hub| follow(hub) }
-          @events.name = "pgbus streamer"
+          @events = EventReader.new(@hub, @registry, workers, @logger) { @lock.synchronize { leave_seats_to_ruby } }
           listen
         end
         self
@@ -100,7 +111,7 @@ module Pgbus
         return if connection.dead?
         raise IOError, "the streamer is not started" unless @hub
 
-        member = member_of(connection)
+        member = Member.of(connection, @config, @logger)
         @lock.synchronize { choose_keeper } if member
         @registry.add(connection)
         return if connection.io.is_a?(BasicSocket) ? take_over(connection, member) : write_to(connection, member)
@@ -119,7 +130,7 @@ module Pgbus
       # @param visible_to [Symbol, nil] a filter, which is asked about each connection
       # @return [void]
       # @raise [IOError] after {#shutdown!}
-      # @raise [PG::Error, ActiveRecord::ActiveRecordError] if the other processes could not be told; nobody gets it then
+      # @raise [PG::Error, ActiveRecord::ActiveRecordError] if the other processes cannot be told; then nobody is
       def broadcast(stream, html, event: nil, exclude: nil, visible_to: nil)
         raise IOError, "the streamer is not started" unless @hub
 
@@ -133,12 +144,12 @@ module Pgbus
       #
       # @return [void]
       def shutdown!
-        deadline = now + SHUTDOWN_SECONDS
         return unless @hub
 
+        deadline = Streamer.now + SHUTDOWN_SECONDS
         @hub.shut_down(SHUTDOWN_SECONDS - 1.0)
-        @events.join([deadline - now, 0.1].max)
-        [@changes, @questions].each { |worker| worker.stop([deadline - now, 0.1].max) }
+        @events.join(deadline)
+        @workers.each { |worker| worker.stop(Streamer.left(deadline)) }
         nil
       end
 
@@ -163,27 +174,29 @@ module Pgbus
         Streams::Envelope.message(id: 0, event:, data:).delete_prefix("id: 0\n")
       end
 
-      def member_of(connection)
-        return unless @config.respond_to?(:stream_presence?) && @config.stream_presence?(connection.stream_name)
-
-        member = @config.presence_member_for(connection.context)
-        return unless member
-
-        id = member[:id].to_s
-        connection.presence_member = id if connection.respond_to?(:presence_member=)
-        [id, JSON.generate(member[:metadata] || {}), connection.seat&.to_s]
-      rescue StandardError => e
-        @logger&.error { "[pgbus_native] no seat for connection #{connection.id}: #{e.class}: #{e.message}" }
-        nil
+      # What is the application's code, by the events that it is for.
+      def workers
+        changes = Worker.new("pgbus presence changes", @logger) { |event| report(event) }
+        questions = Worker.new("pgbus filters", @logger) { |event| answer(*event) }
+        @workers = [changes, questions]
+        { changed: changes, expire: changes, ask: questions }
       end
 
       # Native connections look after the seats, unless the outcome would be another one.
       def choose_keeper
         database = Route.background_database
-        return if @keeper && @keeper == [database]
+        return leave_seats_to_ruby unless database
+        return if @keeper.equal?(database)
 
-        @keeper = [database]
-        database ? @hub.keep_seats(database) : RubySeats.start(@hub, @logger)
+        @keeper = database
+        @hub.keep_seats(database)
+      end
+
+      def leave_seats_to_ruby
+        return if @keeper == :ruby
+
+        @keeper = :ruby
+        RubySeats.start(@hub, @logger)
       end
 
       # The descriptor is copied, so Ruby's can be closed.
@@ -199,11 +212,11 @@ module Pgbus
       end
 
       def write_to(connection, member)
-        @writers[connection.id] = RubyWriter.new(connection, @hub, @logger)
+        @events.add_writer(connection.id, RubyWriter.new(connection, @hub, @logger))
         socket = connection.io.to_io if connection.io.respond_to?(:to_io)
         return true if admit(connection, member, socket&.fileno, false)
 
-        @writers.delete(connection.id).close(0)
+        @events.remove_writer(connection.id)&.close
         false
       end
 
@@ -228,39 +241,8 @@ module Pgbus
         @hub.listen(database) if database
       end
 
-      def follow(hub)
-        while (events = hub.next_events)
-          events.each { |event| obey(*event) }
-        end
-      rescue StandardError => e
-        @logger&.error { "[pgbus_native] #{Thread.current.name}: #{e.class}: #{e.message}" }
-      end
-
-      def obey(event, *details)
+      def report(event)
         case event
-        when :changed, :expire then @changes << [event, *details]
-        when :ask then @questions << details
-        when :gone then gone(*details)
-        when :write then @writers[details.first]&.push(details.last)
-        when :take_seats then @lock.synchronize { leave_to_ruby }
-        when :log then @logger&.public_send(details.first, "[pgbus_native] streamer: #{details.last}")
-        end
-      end
-
-      def gone(id)
-        connection = @registry.remove(id)
-        writer = @writers.delete(id)
-        # Not on this thread, which must go on: it takes as long as the client lets it.
-        writer ? Thread.new { writer.close(1) } : connection&.mark_dead!
-      end
-
-      def leave_to_ruby
-        @keeper = [nil]
-        RubySeats.start(@hub, @logger)
-      end
-
-      def report(change)
-        case change
         in [:expire] then expire
         in [:changed, type, stream, id, member, seat]
           Streams::Presence.report_change(stream, type, { "connection_id" => id, "seat" => seat, "id" => member })
@@ -275,7 +257,7 @@ module Pgbus
         Streams::Presence.expire_seats!(ttl_for: @config.method(:presence_ttl_for), min_ttl:)
       end
 
-      def answer(question, filter, ids)
+      def answer(_ask, question, filter, ids)
         label = filter.to_sym
         visible = ids.select do |id|
           connection = @registry[id]
@@ -283,10 +265,6 @@ module Pgbus
         end
       ensure
         @hub.answer(question, visible || [])
-      end
-
-      def now
-        ::Process.clock_gettime(::Process::CLOCK_MONOTONIC)
       end
     end
   end

@@ -5,8 +5,8 @@ require_relative "worker"
 module Pgbus
   module Native
     class Streamer
-      # Writes to a connection that the hub cannot write to: a socket whose TLS the web server does, or a body. Each has a
-      # thread of its own, so that a client that does not read delays nobody else.
+      # Writes to a connection that the hub cannot write to: a socket whose TLS the web server does, or a body. Each has
+      # a thread of its own, so that a client that does not read delays nobody else.
       class RubyWriter
         # Frames that may wait. A client that lets more come together is lost.
         LENGTH = 64
@@ -31,14 +31,15 @@ module Pgbus
           nil # it has gone
         end
 
-        # Closes the connection after what waits is written, within a time.
+        # Closes the connection once what waits is written, in a thread of its own: that takes as long as the client
+        # lets it, but no longer than the connection's deadline for each frame.
         #
-        # @param seconds [Numeric]
-        # @return [void]
-        def close(seconds)
-          @queue.clear if @connection.dead?
-          @worker.stop(seconds)
-          @connection.close
+        # @return [Thread]
+        def close
+          Thread.new do
+            @worker.stop(nil)
+            @connection.close
+          end
         end
 
         private
