@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -452,7 +453,7 @@ impl Place {
                     options.set_tcp_keepalive(keepalive)?;
                 }
                 if let Some(timeout) = network.user_timeout {
-                    options.set_tcp_user_timeout(Some(timeout))?;
+                    set_user_timeout(&options, timeout)?;
                 }
                 Ok(Either::Left(stream))
             }
@@ -473,6 +474,17 @@ impl Place {
             }
         }
     }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn set_user_timeout(options: &SockRef<'_>, timeout: Duration) -> io::Result<()> {
+    options.set_tcp_user_timeout(Some(timeout))
+}
+
+/// Other systems have no such timeout. There the setting has no effect, as in libpq.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn set_user_timeout(_: &SockRef<'_>, _: Duration) -> io::Result<()> {
+    Ok(())
 }
 
 fn failed(server: &str, reason: &dyn Display) -> Error {

@@ -1,9 +1,9 @@
 //! Threads that run calls for callers who must not block, such as fibers under a scheduler.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -20,7 +20,7 @@ use crate::session::Rows;
 /// so that there is something to run along.
 const MOST_WORKERS: usize = 64;
 /// How long a worker stays without work.
-const PATIENCE: Duration = Duration::from_secs(10);
+const IDLE_TIME: Duration = Duration::from_secs(10);
 
 /// A call that a worker runs. Its descriptor becomes readable when the answer is there.
 pub struct Job {
@@ -28,7 +28,9 @@ pub struct Job {
     answer: Mutex<Option<Result<Rows, Error>>>,
     interrupt: Interrupt,
     over: AtomicBool,
-    done: File,
+    /// Two ends of one connection, which every Unix has: what is written to `bell` makes `done` readable.
+    bell: UnixStream,
+    done: UnixStream,
 }
 
 impl Job {
@@ -36,14 +38,16 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// If the system has no descriptor or no thread left. Nothing was run then.
+    /// If the system has not two descriptors or no thread left. Nothing was run then.
     pub fn start(call: Call) -> io::Result<Arc<Job>> {
+        let (bell, done) = UnixStream::pair()?;
         let job = Arc::new(Job {
             call: Mutex::new(Some(call)),
             answer: Mutex::new(None),
             interrupt: Interrupt::new(),
             over: AtomicBool::new(false),
-            done: eventfd()?,
+            bell,
+            done,
         });
         WORKERS
             .get_or_init(Workers::default)
@@ -51,7 +55,7 @@ impl Job {
         Ok(job)
     }
 
-    /// The descriptor to wait on, an eventfd. It lives as long as the job.
+    /// The descriptor to wait on. It lives as long as the job.
     pub fn descriptor(&self) -> RawFd {
         self.done.as_raw_fd()
     }
@@ -86,8 +90,8 @@ impl Job {
 
     fn end(&self) {
         self.over.store(true, Ordering::Release);
-        // The only error would be a counter at its limit, and it is written once.
-        let _ = (&self.done).write_all(&1u64.to_ne_bytes());
+        // It neither blocks nor fails: nothing was written before, and the other end is open.
+        let _ = (&self.bell).write_all(&[1]);
     }
 }
 
@@ -157,18 +161,8 @@ impl Workers {
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
         let (state, result) = self
             .wake
-            .wait_timeout(state, PATIENCE)
+            .wait_timeout(state, IDLE_TIME)
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         (state, result.timed_out())
     }
-}
-
-fn eventfd() -> io::Result<File> {
-    // SAFETY: no pointers are passed; the result is checked.
-    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and owned by nobody else.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
