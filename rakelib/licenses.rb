@@ -7,8 +7,8 @@ require "open3"
 class Licenses
   ROOT = File.expand_path("..", __dir__)
   FILE = File.join(ROOT, "THIRD_PARTY_LICENSES.md")
-  # Others link the same crates.
-  PLATFORM = "x86_64-unknown-linux-gnu"
+  # One of each system: others link the same crates.
+  PLATFORMS = %w[x86_64-unknown-linux-gnu aarch64-apple-darwin].freeze
 
   Crate = Data.define(:name, :version, :license, :folder) do
     # The licence's own text. Of several licences, of which one may be chosen, MIT's; Unicode's comes on top.
@@ -26,7 +26,8 @@ class Licenses
 
   # What cargo knows of the packages in Cargo.lock. It fetches those that are not there yet.
   def self.metadata
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", PLATFORM]
+    platforms = PLATFORMS.flat_map { |platform| ["--filter-platform", platform] }
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", *platforms]
     output, errors, status = Open3.capture3(*command, chdir: ROOT)
     raise "#{command.join(" ")}: #{errors}" unless status.success?
 
@@ -52,7 +53,8 @@ class Licenses
       # Licences of the crates in the extension
 
       Made by `rake licenses` from Cargo.lock. A gem with a compiled extension holds these
-      #{crates.size} crates; where there is a choice of licences, it is MIT that is chosen.
+      #{crates.size} crates, but for some that only Linux or only macOS needs; where there is a choice of licences,
+      it is MIT that is chosen, or Zlib by a crate that comes without a text: Zlib wants none beside a compiled work.
 
       | crate | version | licence |
       |---|---|---|
