@@ -2,6 +2,8 @@
 //! and where there is a right result, that one.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod support;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -218,37 +220,6 @@ static CIVIL: Statement = Statement {
     batch: None,
 };
 
-fn real_config() -> Config {
-    let server: tokio_postgres::Config = std::env::var("DATABASE_URL")
-        .expect("DATABASE_URL names no server: run `bin/env cargo test`")
-        .parse()
-        .unwrap();
-    let mut keywords = vec![(
-        "dbname",
-        server.get_dbname().unwrap_or("postgres").to_owned(),
-    )];
-    for host in server.get_hosts() {
-        let name = match host {
-            tokio_postgres::config::Host::Tcp(name) => name.clone(),
-            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
-        };
-        keywords.push(("host", name));
-    }
-    keywords.extend(
-        server
-            .get_ports()
-            .iter()
-            .map(|port| ("port", port.to_string())),
-    );
-    keywords.extend(server.get_user().map(|user| ("user", user.to_owned())));
-    keywords.extend(
-        server
-            .get_password()
-            .map(|password| ("password", String::from_utf8_lossy(password).into_owned())),
-    );
-    Config::from_keywords(keywords.iter().map(|(k, v)| (*k, v.as_str()))).unwrap()
-}
-
 fn texts(database: &Database, statement: &'static Statement, params: Vec<Param>) -> Vec<String> {
     let mut call = database.call(Request { statement, params });
     let rows = call.run(&Interrupt::new()).unwrap().unwrap();
@@ -263,7 +234,7 @@ proptest! {
 
     #[test]
     fn the_server_reads_an_array_as_it_was_meant(elements in vec(proptest::option::of(text()), 0..8)) {
-        thread_local!(static DATABASE: Database = Database::new(real_config()));
+        thread_local!(static DATABASE: Database = Database::new(support::config()));
         let bytes = elements.iter().map(|e| e.as_ref().map(|e| e.as_bytes().to_vec())).collect();
         let echo = DATABASE.with(|database| texts(database, &ECHO, vec![Param::Array(bytes)]));
         let expected: Vec<String> = elements
@@ -275,7 +246,7 @@ proptest! {
 
     #[test]
     fn the_server_reads_the_same_date_and_time(microseconds in -60_000_000_000_000_000..200_000_000_000_000_000i64) {
-        thread_local!(static DATABASE: Database = Database::new(real_config()));
+        thread_local!(static DATABASE: Database = Database::new(support::config()));
         let days = microseconds.div_euclid(86_400_000_000);
         let of_day = microseconds.rem_euclid(86_400_000_000);
         let params = [days, of_day].map(|number| Param::from(number.to_string().as_str()));
@@ -293,7 +264,7 @@ proptest! {
 
     #[test]
     fn a_session_setting_has_the_value_that_was_given(value in text()) {
-        let mut config = real_config();
+        let mut config = support::config();
         let setting = |name: &str, value: String| Setting { name: name.to_owned(), value: SettingValue::Literal(value) };
         config.session = vec![
             setting("standard_conforming_strings", "on".to_owned()),

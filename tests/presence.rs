@@ -1,6 +1,8 @@
 //! The core against a real PostgreSQL, named by `DATABASE_URL`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -61,7 +63,7 @@ impl Table {
     }
 
     fn config(&self) -> Config {
-        let mut config = config();
+        let mut config = support::config();
         config.session = vec![
             Setting {
                 name: "search_path".to_owned(),
@@ -109,43 +111,6 @@ impl Drop for Table {
     }
 }
 
-fn server() -> tokio_postgres::Config {
-    std::env::var("DATABASE_URL")
-        .expect("DATABASE_URL names no server: run `bin/env cargo test`")
-        .parse()
-        .unwrap()
-}
-
-fn config() -> Config {
-    let server = server();
-    let mut keywords = vec![(
-        "dbname",
-        server.get_dbname().unwrap_or("postgres").to_owned(),
-    )];
-    for host in server.get_hosts() {
-        keywords.push((
-            "host",
-            match host {
-                tokio_postgres::config::Host::Tcp(name) => name.clone(),
-                tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
-            },
-        ));
-    }
-    keywords.extend(
-        server
-            .get_ports()
-            .iter()
-            .map(|port| ("port", port.to_string())),
-    );
-    keywords.extend(server.get_user().map(|user| ("user", user.to_owned())));
-    keywords.extend(
-        server
-            .get_password()
-            .map(|password| ("password", String::from_utf8_lossy(password).into_owned())),
-    );
-    Config::from_keywords(keywords.iter().map(|(k, v)| (*k, v.as_str()))).unwrap()
-}
-
 /// Runs statements on a connection of its own and answers with the first column of what they return.
 fn admin(statements: &str) -> Vec<Option<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -153,7 +118,10 @@ fn admin(statements: &str) -> Vec<Option<String>> {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let (client, connection) = server().connect(tokio_postgres::NoTls).await.unwrap();
+        let (client, connection) = support::server()
+            .connect(tokio_postgres::NoTls)
+            .await
+            .unwrap();
         tokio::spawn(connection);
         let messages = client.simple_query(statements).await.unwrap();
         messages
@@ -346,7 +314,10 @@ fn with_table_locked(table: &Table, during: impl FnOnce() + Send) {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                let (client, connection) = server().connect(tokio_postgres::NoTls).await.unwrap();
+                let (client, connection) = support::server()
+                    .connect(tokio_postgres::NoTls)
+                    .await
+                    .unwrap();
                 tokio::spawn(connection);
                 let lock = format!("BEGIN; LOCK {schema}.pgbus_presence_members");
                 client.batch_execute(&lock).await.unwrap();
