@@ -198,8 +198,10 @@ enum Stage {
     Over,
 }
 
-/// For a cancel request, and again for the statement to end.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// For a cancel request whose caller has left, and again for its statement to end. No caller waits for this.
+const FOR_CANCELLING: Duration = Duration::from_secs(2);
+/// For a new session in place of a broken one, while a caller waits for the news that his statement's fate is unknown.
+const FOR_REPLACING: Duration = Duration::from_secs(2);
 
 type Outcome = (Option<Session>, Vec<Result<Rows, Error>>);
 
@@ -459,8 +461,8 @@ impl Running {
             }
             let canceller = lock(&self.cancel).clone();
             if let Some(canceller) = canceller {
-                let _ = timeout(PATIENCE, canceller.send()).await;
-                let _ = timeout(PATIENCE, future).await;
+                let _ = timeout(FOR_CANCELLING, canceller.send()).await;
+                let _ = timeout(FOR_CANCELLING, future).await;
             }
             None
         });
@@ -573,10 +575,9 @@ impl Attempt {
         (self.after(&session).await, results)
     }
 
-    /// A session in place of a broken one, which has ended then, if it can be had quickly: somebody waits for the news
-    /// that his statement's fate is unknown.
+    /// A session in place of a broken one, which has ended then, if it can be had quickly.
     async fn after(&self, broken: &Session) -> Option<Session> {
-        let session = timeout(PATIENCE, self.connect()).await.ok()?.ok()?;
+        let session = timeout(FOR_REPLACING, self.connect()).await.ok()?.ok()?;
         session.end(broken).await;
         Some(session)
     }

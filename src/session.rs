@@ -19,8 +19,9 @@ use crate::interrupt::lock;
 use crate::request::Request;
 use crate::statements;
 
-/// For ending what a lost session may still be doing, each way of it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// For ending what a lost session may still be doing, while a caller waits: once for cancelling its statement, and
+/// again for ending its server process.
+const FOR_ENDING: Duration = Duration::from_secs(1);
 
 /// The answer to a request.
 #[derive(Debug, Clone, Default)]
@@ -138,14 +139,14 @@ impl Session {
     /// connection is gone, and the statement may wait for a lock: it must not happen after what is answered, or
     /// repeated, now. A statement that has not begun yet is not cancelled by this, see [`Session::end`].
     pub(crate) async fn cancel_lost(&self) {
-        let _ = timeout(PATIENCE, self.canceller.send()).await;
+        let _ = timeout(FOR_ENDING, self.canceller.send()).await;
     }
 
     /// Ends what there may still be of another session, which is broken. If the server does not let us, its cancelled
     /// statement is all that there is.
     pub(crate) async fn end(&self, lost: &Session) {
         if let Some(backend) = &lost.backend {
-            let _ = timeout(PATIENCE, backend.end(&self.client)).await;
+            let _ = timeout(FOR_ENDING, backend.end(&self.client)).await;
         }
     }
 

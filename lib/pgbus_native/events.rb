@@ -26,7 +26,7 @@ module Pgbus
       }.freeze
       NAMES = OPERATIONS.to_h { |statement, operation| [Statements.const_get(statement), "#{operation}.pgbus_native"] }
                         .compare_by_identity.freeze
-      private_constant :NAMES
+      private_constant :OPERATIONS, :NAMES
 
       # Runs the block, as an event if somebody subscribes to it.
       #
