@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require_relative "support/fault_proxy"
 require_relative "support/settings_server"
 
 # Each setting is proved by connecting with it, on a server of the examples' own: what the native session is, the
@@ -404,10 +405,44 @@ RSpec.describe "Connection settings", :settings_server do
       server.set(ssl_max_protocol_version: nil)
     end
 
+    def direct_tls?
+      [PostgresServer.version, PG.library_version / 10_000].min >= 17
+    end
+
     it "begins with TLS with sslnegotiation=direct" do
-      skip "PostgreSQL 17 and its libpq are wanted" if [PostgresServer.version, PG.library_version / 10_000].min < 17
+      skip "PostgreSQL 17 and its libpq are wanted" unless direct_tls?
 
       expect(session_on_both_routes(settings(sslmode: "require", sslnegotiation: "direct"))).to include("ssl" => true)
+    end
+
+    # Cuts a call off from the server while it waits for a lock, and gives the server processes that it had before that
+    # and afterwards. Fails if the first is not gone while the lock is still held.
+    def processes_of_broken_call(proxy)
+      first = session(:native).fetch("pid")
+      calling = server.while_locked do
+        Thread.new { session(:native).fetch("pid") }.tap do
+          wait_until("the call waits") { server.sql(<<~SQL).any? }
+            SELECT FROM pg_stat_activity WHERE pid = #{first} AND wait_event_type = 'Lock'
+          SQL
+          proxy.cut_clients
+          wait_until("the process is gone") { server.sql("SELECT FROM pg_stat_activity WHERE pid = #{first}").empty? }
+        end
+      end
+      [first, calling.value]
+    end
+
+    { "after a request for it" => {}, "at once" => { sslnegotiation: "direct" } }.each do |how, others|
+      it "hides no server process that a broken connection leaves behind, where it began #{how}" do
+        skip "PostgreSQL 17 and its libpq are wanted" if others.any? && !direct_tls?
+
+        FaultProxy.to(server.port) do |proxy|
+          ActiveRecord::Base.establish_connection(settings(port: proxy.port, sslmode: "require", **others))
+          first, second = processes_of_broken_call(proxy)
+
+          expect(second).not_to eq(first)
+          expect(session(:native)).to include("pid" => second, "ssl" => true)
+        end
+      end
     end
 
     it "binds the password exchange to the channel" do

@@ -71,6 +71,11 @@ class FaultProxy
     swallow
   end
 
+  # Cuts the clients off. The server does not learn of it.
+  def cut_clients
+    links.each(&:cut_client)
+  end
+
   # From now on nothing more is read from the connections that are open: what is sent there piles up.
   def stall
     links.each(&:stall)
@@ -134,6 +139,11 @@ class FaultProxy
 
     def swallow
       @swallowing = true
+    end
+
+    def cut_client
+      swallow
+      reset(@client)
     end
 
     def stall
