@@ -62,7 +62,10 @@ class Browser
     end
     # Neither the driver nor, below it, the browser is to go through a proxy.
     without_proxies = ENV.keys.grep(/_proxy\z/i).to_h { |name| [name, nil] }
-    @process = KeptProcess.new(without_proxies) { [driver, "--port=0"] }
+    # What they leave behind, they leave where it is removed.
+    @process = KeptProcess.new(without_proxies) do |directory|
+      ["env", "HOME=#{directory}", "TMPDIR=#{directory}", driver, "--port=0"]
+    end
     connect(chromium)
   rescue StandardError
     quit

@@ -4,7 +4,7 @@ const find = (id) => document.getElementById(id);
 const copy = (id) => find(id).content.firstElementChild.cloneNode(true);
 
 // This tab, for as long as it shows this page.
-const seat = Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const seat = crypto.getRandomValues(new Uint32Array(2)).join("-");
 
 let welcome; // what the server said when the page was opened: the signed name of the stream, a guest's name and colour
 let name; // under which this tab is here
@@ -156,15 +156,22 @@ function drawServers({ servers, seats: guests }) {
   }
 }
 
+// What has changed, in words; a tab's own coming and going is no news to it.
 function tellNews(before, after) {
-  const known = (picture, guest) => picture.seats.some((other) => other.seat === guest.seat);
-  const come = after.seats.filter((guest) => guest.seat !== seat && !known(before, guest));
-  const gone = before.seats.filter((guest) => guest.seat !== seat && !known(after, guest));
-  const dead = after.servers.filter((server) => server.status === "killed" && !killed(before.servers, server.name));
   if (before.number === 0) return;
+
+  const seatsOf = (picture) => new Set([seat, ...picture.seats.map((guest) => guest.seat)]);
+  const swept = (guest) => killed(after.servers, guest.server);
+  const [old, now] = [seatsOf(before), seatsOf(after)];
+  const come = after.seats.filter((guest) => !old.has(guest.seat));
+  const gone = before.seats.filter((guest) => !now.has(guest.seat));
+  const left = gone.filter((guest) => !swept(guest));
+  const lost = after.servers.filter((server) => server.status === "killed" && !killed(before.servers, server.name));
+
   if (come.length > 0) news(`${names(come)} came.`);
-  if (gone.length > 0) news(`${names(gone)} left.`);
-  if (dead.length > 0) news(`Server ${dead[0].name} was killed.`);
+  if (left.length > 0) news(`${names(left)} left.`);
+  if (gone.length > left.length) news(`Swept away: ${names(gone.filter(swept))}.`);
+  if (lost.length > 0) news(`Server ${lost[0].name} was killed.`);
 }
 
 // --- words and colours ---------------------------------------------------------------------------
