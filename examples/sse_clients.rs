@@ -1,7 +1,7 @@
 //! The clients of `bin/bench --streamer`: any number of SSE connections, held by one process of their own.
 //!
 //! `sse_clients PORT` answers requests, a line each, with numbers; times are in nanoseconds. Each socket has the kernel
-//! note when bytes arrive, so what this process takes until it reads them is in no figure.
+//! note when bytes arrive, so it does not matter when this process reads them.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -119,6 +119,13 @@ impl Clients {
                 }
                 self.wait("heartbeat", |client| client.heartbeat.get() > 0)
                     .await?;
+                Ok(vec![0])
+            }
+            // For so many milliseconds from now on nobody reads, and the sockets keep what comes. Otherwise whoever writes
+            // would wake this process up each time, and share the processors with it.
+            ["look_away", milliseconds] => {
+                let time = Duration::from_millis(milliseconds.parse()?);
+                spawn_local(async move { thread::sleep(time) });
                 Ok(vec![0])
             }
             // Heartbeats so far, of all together.
