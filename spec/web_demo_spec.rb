@@ -97,7 +97,7 @@ RSpec.describe "bin/demo --web" do
       first, second, third = open_tabs("A", "A", "B")
       browser.close(first)
 
-      wait_for_seats([second, third], 2, within: ttl - heartbeat - 1)
+      wait_for_seats([second, third], 2, within: ttl - heartbeat)
       expect(seats(third).map { |seat| seat["server"] }).to eq(%w[A B])
     end
 
