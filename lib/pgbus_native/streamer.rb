@@ -3,6 +3,7 @@
 require "json"
 
 require_relative "streamer/event_reader"
+require_relative "streamer/listening"
 require_relative "streamer/member"
 require_relative "streamer/registry"
 require_relative "streamer/ruby_seats"
@@ -117,7 +118,7 @@ module Pgbus
         return if connection.io.is_a?(BasicSocket) ? take_over(connection, member) : write_to(connection, member)
 
         @registry.remove(connection.id)
-        raise IOError, "the streamer is shut down"
+        raise IOError, "the streamer is shut down, or has a connection #{connection.id} already"
       end
 
       # Writes an event to all connections of a stream, in this process and, by NOTIFY, in the others. In a transaction
@@ -214,7 +215,10 @@ module Pgbus
       def write_to(connection, member)
         @events.add_writer(connection.id, RubyWriter.new(connection, @hub, @logger))
         socket = connection.io.to_io if connection.io.respond_to?(:to_io)
-        return true if admit(connection, member, socket&.fileno, false)
+        if admit(connection, member, socket&.fileno, false)
+          connection.io.on_close { @hub.close(connection.id) } if connection.io.respond_to?(:on_close)
+          return true
+        end
 
         @events.remove_writer(connection.id)&.close
         false
@@ -237,8 +241,13 @@ module Pgbus
       end
 
       def listen
-        database = Route.background_database
-        @hub.listen(database) if database
+        database = Listening.database(@config)
+        return @hub.listen(database) if database
+
+        @logger&.info("[pgbus_native] streamer: broadcasts of other processes do not arrive, since they come on a " \
+                      "native connection")
+      rescue StandardError => e
+        @logger&.error("[pgbus_native] streamer: broadcasts of other processes do not arrive: #{e.class}: #{e.message}")
       end
 
       def report(event)

@@ -196,7 +196,9 @@ impl Hub {
     ///
     /// If the system has no thread left.
     pub fn keep_seats(&self, database: Arc<Database>) -> io::Result<()> {
-        let shared = Arc::clone(&self.0);
+        let Some(shared) = self.own().cloned() else {
+            return Ok(());
+        };
         let reader = shared.seats.take_over();
         thread::Builder::new()
             .name("pgbus seats".to_owned())
@@ -206,7 +208,9 @@ impl Hub {
 
     /// Hears what other processes broadcast, by way of this database.
     pub fn listen(&self, database: Arc<Database>) {
-        self.0.command(Command::Listen(database));
+        if let Some(shared) = self.own() {
+            shared.command(Command::Listen(database));
+        }
     }
 
     /// Takes a client in.
@@ -289,7 +293,9 @@ impl Hub {
 
     /// Who may see what was [asked](Event::Ask) about.
     pub fn answer(&self, question: u64, connections: Vec<String>) {
-        self.0.command(Command::Answer(question, connections));
+        if let Some(shared) = self.own() {
+            shared.command(Command::Answer(question, connections));
+        }
     }
 
     /// Writes a frame to one connection; false if there is no such connection.

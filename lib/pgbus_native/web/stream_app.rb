@@ -27,7 +27,8 @@ module Pgbus
       }.freeze
       # Loaded with the first streaming body, since it needs the gem protocol-http, 0.34 or newer, which Falcon brings.
       autoload :BodyQueue, File.join(__dir__, "body_queue")
-      private_constant :ALLOW, :PREFIX, :RETRY_MS, :EVENT_STREAM, :BodyQueue
+      autoload :StreamingBody, File.join(__dir__, "streaming_body")
+      private_constant :ALLOW, :PREFIX, :RETRY_MS, :EVENT_STREAM, :BodyQueue, :StreamingBody
 
       # @param streamer [#registry, #register, nil] Pgbus::Web::Streamer.current if nil, asked for at each request
       # @param config [Object, nil] Pgbus.configuration if nil, likewise
@@ -137,8 +138,7 @@ module Pgbus
       end
 
       def open_body(attributes)
-        queue = BodyQueue.new(attributes[:write_deadline_ms]) # loads protocol-http, so it goes first
-        body = ::Protocol::HTTP::Body::Writable.new(queue:)
+        body = StreamingBody.new(attributes[:write_deadline_ms])
         body.write(opening(attributes))
         hand_over(Streamer::FalconConnection.new(body:, **attributes))
         [200, EVENT_STREAM.dup, body]
