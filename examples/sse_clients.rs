@@ -172,8 +172,8 @@ impl Clients {
     }
 
     /// How many read; how many of them were late, which is a longer gap between heartbeats, a slower broadcast or a
-    /// missing one, and how many were lost; how many did not read, and how many of those were cut off; the longest gap
-    /// and the slowest broadcast of those who read.
+    /// missing one, and how many were lost; how many did not read, and how many of those were cut off. Of those who
+    /// read: the longest gap, the slowest broadcast of those that came, and how many broadcasts did not.
     async fn verdict(&self, gap: u64, latency: u64, broadcasts: u64) -> Outcome<Vec<u64>> {
         let now = now();
         let all: Vec<Rc<Client>> = self.all.borrow().clone();
@@ -190,6 +190,10 @@ impl Clients {
         let lost = number(readers.iter().filter(|client| client.ended.get()).count());
         let longest = readers.iter().map(|client| client.longest_gap.get()).max();
         let slowest = readers.iter().map(|client| client.slowest.get()).max();
+        let missing = readers
+            .iter()
+            .map(|client| broadcasts.saturating_sub(client.broadcasts.get()))
+            .sum();
         self.drain.notify_waiters();
         let deadline = Instant::now() + DRAINING;
         while Instant::now() < deadline && !others.iter().all(|client| client.ended.get()) {
@@ -204,6 +208,7 @@ impl Clients {
             number(cut),
             longest.unwrap_or(0),
             slowest.unwrap_or(0),
+            missing,
         ])
     }
 

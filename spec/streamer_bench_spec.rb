@@ -40,7 +40,7 @@ RSpec.describe "The benchmark of the streamer", :slow do
     "memory for each idle connection" => /\A-?[\d.]+ KB\z/,
     "400 connections held for 10 s, 1 in 100 not reading" => /\A\d+\z/,
     "longest time without a heartbeat" => /\A[\d.]+ m?s\z/,
-    "slowest broadcast to them" => /\A[\d.]+ m?s\z/
+    "slowest of those that came" => /\A[\d.]+ m?s\z/
   }.each do |work, figure|
     it "has a figure for each streamer: #{work}" do
       expect(line(work).values_at(*sides)).to all(match(figure))

@@ -6,9 +6,12 @@ require_relative "../program"
 
 module Bench
   module Streamer
-    # One of the streamers to be compared, in a web process of its own. {WebProcess} has the requests.
+    # One of the streamers to be compared, or the limit, in a process of its own. {WebProcess} has the requests.
     class Side < Program
-      LABELS = { "plain" => "plain Ruby streamer", "native" => "native streamer" }.freeze
+      LIMIT = "limit"
+      LABELS = { "plain" => "plain Ruby streamer", "native" => "native streamer", LIMIT => "limit" }.freeze
+      # The limit.
+      PROGRAM = "sse_limit"
 
       # @return [Array<String>] those that can be measured here
       def self.names
@@ -22,9 +25,18 @@ module Bench
       # @param streams [Integer] presence streams; 0 for one stream without presence
       # @param interval [Numeric] seconds between heartbeats
       def initialize(name, url:, streams:, interval:)
-        command = [RbConfig.ruby, File.join(__dir__, "web_process.rb"), name, streams.to_s, interval.to_s]
+        command = if name == LIMIT
+                    [File.join(EXAMPLES, PROGRAM)]
+                  else
+                    [RbConfig.ruby, File.join(__dir__, "web_process.rb"), name, streams.to_s, interval.to_s]
+                  end
         super(name, command, { "DATABASE_URL" => url })
         @port = numbers.first
+      end
+
+      # @return [Boolean] whether it is one, with seats and heartbeats
+      def streamer?
+        name != LIMIT
       end
     end
 

@@ -37,11 +37,13 @@ module Bench
             `write_nonblock` on one socket after the other and one call of Presence after the other. A broadcast's text
             does not come from a table, and its frame is made once
           - native streamer: this gem's, as it is used
+          - limit: the same frames written to the same sockets one after the other, in Rust, and nothing else: no seats,
+            no registry. What the kernel takes, for its side and the clients', is in it
           #{missing}
           Under both is the same small loop that accepts a connection, writes the head of the response and hands it to
           the streamer, instead of a web server, whose work would be the same on both sides. The clients are a process
-          of their own; the kernel notes when bytes arrive at their sockets, so what that process takes to read them is
-          in no figure. It does share the processors.
+          of their own; the kernel notes when bytes arrive at their sockets, and they do not read while a broadcast is
+          written or CPU time measured, so what they take is in no such figure.
 
           #{@circumstances.map { |name, value| "#{name}: #{value}" }.join("  \n")}
         TEXT

@@ -72,7 +72,8 @@ module Bench
           Requirement.new(label: "others that were lost", work: Hold::LOST, unit: :number, most: 0),
           Requirement.new(label: "not reading, and not cut off", work: Hold::KEPT, unit: :number, most: 0),
           Requirement.new(label: "longest time without a heartbeat, of the others", work: Hold::GAP),
-          Requirement.new(label: "slowest broadcast to them", work: Hold::SLOWEST)
+          Requirement.new(label: "broadcasts to them that did not come", work: Hold::MISSING, unit: :number, most: 0),
+          Requirement.new(label: "slowest of those that came", work: Hold::SLOWEST)
         ]
       end
     end

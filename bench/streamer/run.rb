@@ -22,15 +22,16 @@ module Bench
 
       def initialize(arguments)
         @only = []
-        @sides = Side.names
+        @only_sides = []
         @sizes = FULL
         parser.parse!(arguments.dup)
+        @sides = @only_sides.empty? ? Side.names : @only_sides
         @figures = Figures.new
       end
 
       def call
         allow_descriptors
-        Program.build(Clients::PROGRAM)
+        Program.build(Clients::PROGRAM, Side::PROGRAM)
         Bench::Server.open(ENV["PGBUS_NATIVE_BENCH_URL"].to_s) do |url|
           Database.open(url) { |database| measure_and_write(database) }
         end
@@ -40,13 +41,13 @@ module Bench
 
       def parser
         OptionParser.new do |options|
-          options.banner = "usage: bin/bench --streamer [--quick] [--only NAME]... [--side SIDE]"
+          options.banner = "usage: bin/bench --streamer [--quick] [--only NAME]... [--side SIDE]..."
           options.on("--quick", "few connections, about a minute") { @sizes = QUICK }
           options.on("--only NAME", SECTIONS.keys, "only this part: #{SECTIONS.keys.join(", ")}") do |name|
             @only << name
           end
           options.on("--side SIDE", Side::LABELS.keys, "only this side: #{Side::LABELS.keys.join(", ")}") do |side|
-            @sides = [side]
+            @only_sides << side
           end
         end
       end

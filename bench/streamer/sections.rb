@@ -24,8 +24,8 @@ module Bench
       attr_reader :sizes
 
       # Yields the sides in turns, each with its clients.
-      def turns(streams:, interval:, rounds: sizes.rounds)
-        in_turns(@sides, rounds) do |name|
+      def turns(streams:, interval:, sides: @sides, rounds: sizes.rounds)
+        in_turns(sides, rounds) do |name|
           clear
           side = Side.new(name, url: database.url(application(name)), streams:, interval:)
           clients = Clients.new(side)
@@ -54,10 +54,16 @@ module Bench
         turns(streams: sizes.streams, interval: 60) do |side, clients|
           connect(clients, WARM)
           add(WORK, side, [connect(clients, sizes.connecting)])
-          # A client that has the frame finds its seat.
-          expect("seats of #{side.name}", database.value("SELECT count(*) FROM #{Database::TABLE}").to_i,
-                 WARM + sizes.connecting)
+          seats(side) if side.streamer?
         end
+      end
+
+      private
+
+      # A client that has the frame finds its seat.
+      def seats(side)
+        number = database.value("SELECT count(*) FROM #{Database::TABLE}").to_i
+        expect("seats of #{side.name}", number, WARM + sizes.connecting)
       end
     end
 
@@ -72,6 +78,8 @@ module Bench
 
       def run
         turns(streams: sizes.streams, interval: sizes.interval) do |side, clients|
+          next limit(side, clients) unless side.streamer?
+
           add(WITHOUT, side, side.ask("lateness", duration))
           memory(side, clients)
           cpu(side, clients)
@@ -84,6 +92,14 @@ module Bench
 
       def duration
         BEATS * sizes.interval
+      end
+
+      def limit(side, clients)
+        connect(clients, sizes.connections)
+        BEATS.times do
+          clients.ask("look_away", Broadcast::AWAY)
+          add(CPU, side, side.ask("heartbeat"))
+        end
       end
 
       def memory(side, clients)
@@ -151,6 +167,7 @@ module Bench
       KEPT = "hold slow kept"
       GAP = "hold longest gap"
       SLOWEST = "hold slowest broadcast"
+      MISSING = "hold missing"
       # Each so manyth does not read.
       SLOW = 100
       # Late is a heartbeat that comes so many seconds after its interval,
@@ -159,7 +176,8 @@ module Bench
       LATEST = 1
 
       def run
-        turns(streams: sizes.streams, interval: sizes.held_interval, rounds: 1) do |side, clients|
+        sides = @sides - [Side::LIMIT]
+        turns(streams: sizes.streams, interval: sizes.held_interval, sides:, rounds: 1) do |side, clients|
           connect(clients, sizes.held, slow: SLOW)
           clients.ask("reset")
           broadcasts = side.ask("keep_broadcasting", sizes.seconds, sizes.bytes).first
@@ -172,9 +190,9 @@ module Bench
 
       def judge(side, clients, broadcasts)
         allowed = [(sizes.held_interval + GRACE) * 1_000_000_000, LATEST * 1_000_000_000]
-        readers, late, lost, others, cut, gap, slowest = clients.ask("verdict", *allowed, broadcasts)
+        readers, late, lost, others, cut, *figures = clients.ask("verdict", *allowed, broadcasts)
         expect("clients that read", readers, sizes.held - (sizes.held / SLOW))
-        { LATE => late, LOST => lost, KEPT => others - cut, GAP => gap, SLOWEST => slowest }.each do |work, figure|
+        [LATE, LOST, KEPT, GAP, SLOWEST, MISSING].zip([late, lost, others - cut, *figures]) do |work, figure|
           add(work, side, [figure])
         end
       end
