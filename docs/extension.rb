@@ -120,7 +120,7 @@ module Pgbus
       # @param stream [String]
       # @param frame [String]
       # @param exclude [Array<String>] ids
-      # @param visible_to [String, nil] a filter, about which an event asks
+      # @param visible_to [String, nil] a filter, for {#next_questions}
       # @return [Boolean] false after {#shut_down}
       def broadcast(stream, frame, exclude, visible_to); end
 
@@ -131,7 +131,7 @@ module Pgbus
       # @return [Array<String>] what other processes are to be told, in order
       def message(stream, frame, exclude, visible_to); end
 
-      # @param question [Integer] from an event
+      # @param question [Integer] its number
       # @param ids [Array<String>] of those who may see the broadcast
       # @return [nil]
       def answer(question, ids); end
@@ -145,12 +145,21 @@ module Pgbus
       # @return [Boolean] false if there is no such connection
       def close(id); end
 
-      # Waits until something has happened. For one thread.
+      # Waits until there is something to be done at once. For one thread.
       #
-      # @return [Array<Array>, nil] `[:changed, :join or :leave, stream, id, member, seat]`, `[:expire]`, `[:gone, id]`,
-      #   `[:ask, question, filter, ids]`, `[:write, id, frame]`, `[:take_seats]`, `[:listening]` and
+      # @return [Array<Array>, nil] `[:gone, id]`, `[:write, id, frame]`, `[:take_seats]`, `[:listening]` and
       #   `[:log, level, text]`; nil after the end
       def next_events; end
+
+      # Waits until there is something to report. For one thread.
+      #
+      # @return [Array<Array>, nil] `[:join or :leave, stream, id, member, seat]` and `[:expire]`; nil after the end
+      def next_changes; end
+
+      # Waits until a filter is asked. For one thread.
+      #
+      # @return [Array<Array>, nil] `[number, filter, ids]`; nil after the end
+      def next_questions; end
 
       # Makes the caller the one who looks after the seats.
       #

@@ -86,32 +86,6 @@ impl Database {
         }
     }
 
-    /// Runs requests of one statement in as few statements as their errors allow, and answers each. Blocks the thread;
-    /// if the interrupt is raised, what has not been answered by then is given up and fails.
-    pub fn run_together(
-        &self,
-        requests: &[Request],
-        interrupt: &Interrupt,
-    ) -> Vec<Result<Rows, Error>> {
-        let answer = |request| {
-            let answer = self.call(request).run(interrupt);
-            answer.unwrap_or_else(|| Err(Error::Broken("there was no answer in time\n".to_owned())))
-        };
-        match (requests, Request::batch(requests)) {
-            (_, Some(batch)) if requests.len() > 1 => match answer(batch) {
-                Ok(rows) => distribute(rows, requests.len()),
-                Err(error) if is_of_one_row(&error) => {
-                    let (first, second) = requests.split_at(requests.len() / 2);
-                    let mut answers = self.run_together(first, interrupt);
-                    answers.extend(self.run_together(second, interrupt));
-                    answers
-                }
-                Err(error) => vec![Err(error); requests.len()],
-            },
-            _ => requests.iter().cloned().map(answer).collect(),
-        }
-    }
-
     /// How it connects.
     pub(crate) fn config(&self) -> Arc<Config> {
         Arc::clone(&self.config)
@@ -673,7 +647,7 @@ fn carry_out<'a>(
 
 /// Whether a row's own content can be what the server refuses, by the class of its SQLSTATE: cardinality, data,
 /// constraints, triggers, size. Anything else (a timeout, a lock, a missing table) would meet each row alike.
-fn is_of_one_row(error: &Error) -> bool {
+pub(crate) fn is_of_one_row(error: &Error) -> bool {
     let class = error.code().and_then(|code| code.get(..2));
     matches!(
         (error, class),

@@ -47,7 +47,7 @@ impl Request {
     }
 
     /// One request that does what these, all of one batchable statement, do.
-    pub fn batch(requests: &[Request]) -> Option<Request> {
+    pub(crate) fn batch(requests: &[Request]) -> Option<Request> {
         let first = requests.first()?;
         let params = (0..first.params.len()).map(|index| {
             let elements = requests.iter().map(|request| {

@@ -78,8 +78,10 @@ module Pgbus
         connection.raw_connection
       end
 
+      # Of a batch's parameters some may be null.
       def array(texts)
-        Streams::Presence.text_array(texts.map { |text| utf8(text) })
+        elements = texts.map { |text| text.nil? ? "NULL" : Streams::Presence.text_array([utf8(text)])[1...-1] }
+        "{#{elements.join(",")}}"
       end
 
       # As the pg gem does with a text of its own: what cannot be transcoded is left to the server.

@@ -85,6 +85,7 @@ module Pgbus
         @logger = logger
         @filters = filters
         @lock = Mutex.new
+        @ending = Mutex.new
       end
 
       # Starts its threads. More than one call is as good as one.
@@ -96,7 +97,8 @@ module Pgbus
 
           @hub = Hub.new(settings)
           @registry = Registry.new(@hub)
-          @events = EventReader.new(@hub, @registry, workers, @logger) { @lock.synchronize { leave_seats_to_ruby } }
+          @events = EventReader.new(@hub, @registry, @logger) { @lock.synchronize { leave_seats_to_ruby } }
+          @workers = workers
           listen
         end
         self
@@ -147,10 +149,13 @@ module Pgbus
       def shutdown!
         return unless @hub
 
-        deadline = Streamer.now + SHUTDOWN_SECONDS
-        @hub.shut_down(SHUTDOWN_SECONDS - 1.0)
-        @events.join(deadline)
-        @workers.each { |worker| worker.stop(Streamer.left(deadline)) }
+        # One waits for the hub's end, the others for that one.
+        @ending.synchronize do
+          deadline = Streamer.now + SHUTDOWN_SECONDS
+          @hub.shut_down(SHUTDOWN_SECONDS - 1.0)
+          @events.join(deadline)
+          @workers.each { |worker| worker.join(Streamer.left(deadline)) }
+        end
         nil
       end
 
@@ -175,12 +180,16 @@ module Pgbus
         Streams::Envelope.message(id: 0, event:, data:).delete_prefix("id: 0\n")
       end
 
-      # What is the application's code, by the events that it is for.
+      # For what is the application's code.
       def workers
-        changes = Worker.new("pgbus presence changes", @logger) { |event| report(event) }
-        questions = Worker.new("pgbus filters", @logger) { |event| answer(*event) }
-        @workers = [changes, questions]
-        { changed: changes, expire: changes, ask: questions }
+        [
+          worker("pgbus presence changes", :next_changes) { |change| report(*change) },
+          worker("pgbus filters", :next_questions) { |question| answer(*question) }
+        ]
+      end
+
+      def worker(name, source, &)
+        Worker.new(name, @logger, @hub.method(source), application: true, &)
       end
 
       # Native connections look after the seats, unless the outcome would be another one.
@@ -250,12 +259,12 @@ module Pgbus
         @logger&.error("[pgbus_native] streamer: broadcasts of other processes do not arrive: #{e.class}: #{e.message}")
       end
 
-      def report(event)
-        case event
-        in [:expire] then expire
-        in [:changed, type, stream, id, member, seat]
-          Streams::Presence.report_change(stream, type, { "connection_id" => id, "seat" => seat, "id" => member })
-        end
+      def report(type, *seat)
+        return expire if type == :expire
+
+        stream, connection_id, member_id, seat = seat
+        record = { "connection_id" => connection_id, "seat" => seat, "id" => member_id }
+        Streams::Presence.report_change(stream, type, record)
       end
 
       # A ttl below the interval of heartbeats would make all seats expire.
@@ -266,7 +275,7 @@ module Pgbus
         Streams::Presence.expire_seats!(ttl_for: @config.method(:presence_ttl_for), min_ttl:)
       end
 
-      def answer(_ask, question, filter, ids)
+      def answer(question, filter, ids)
         label = filter.to_sym
         visible = ids.select do |id|
           connection = @registry[id]

@@ -197,9 +197,9 @@ impl Connection {
         Some(life.phase)
     }
 
-    /// How long nothing has been written for it.
-    pub(crate) fn idle_for(&self) -> Duration {
-        lock(&self.life).written.elapsed()
+    /// When something was written for it the last time.
+    pub(crate) fn written(&self) -> Instant {
+        lock(&self.life).written
     }
 
     /// Whether frames wait for its socket.
@@ -208,23 +208,30 @@ impl Connection {
         life.transport.is_some() && life.outbox.since.is_some()
     }
 
-    /// Writes a frame behind those that wait.
-    pub(crate) fn send(&self, frame: &Bytes) -> Sent {
-        let mut life = lock(&self.life);
-        let Some(transport) = life.transport.clone() else {
+    /// Writes a frame, behind those that wait.
+    pub(crate) fn send(&self, frame: &Bytes, now: Instant) -> Sent {
+        let life = &mut *lock(&self.life);
+        let Some(transport) = &life.transport else {
             return Sent::Done;
         };
         if transport.is_written_elsewhere() {
-            life.written = Instant::now();
+            life.written = now;
             return Sent::Elsewhere;
         }
-        if life.outbox.behind > MOST_QUEUED {
-            return Sent::Lost;
-        }
-        life.outbox.push(frame.clone());
         if life.outbox.since.is_some() {
-            return Sent::Done;
+            return life.outbox.push(frame);
         }
+        // Mostly there is room for it.
+        if let Ok(length) = transport.write(frame) {
+            life.written = now;
+            if length == frame.len() {
+                return Sent::Done;
+            }
+            life.outbox.push(&frame.slice(length..));
+        } else {
+            life.outbox.push(frame);
+        }
+        let transport = Arc::clone(transport);
         life.write_on(&transport)
     }
 
@@ -267,11 +274,16 @@ impl Life {
 }
 
 impl Outbox {
-    fn push(&mut self, frame: Bytes) {
+    /// Puts a frame behind the others, unless there are too many.
+    fn push(&mut self, frame: &Bytes) -> Sent {
+        if self.behind > MOST_QUEUED {
+            return Sent::Lost;
+        }
         if !self.frames.is_empty() {
             self.behind += frame.len();
         }
-        self.frames.push_back(frame);
+        self.frames.push_back(frame.clone());
+        Sent::Done
     }
 
     /// The first is written. The next one has a time of its own.

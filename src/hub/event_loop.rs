@@ -12,7 +12,7 @@ use super::connection::{Connection, Phase};
 use super::listen::listen;
 use super::transport::{Transport, Wire};
 use super::wheel::Wheel;
-use super::{Broadcast, Command, Event, Level, Shared};
+use super::{Broadcast, Command, Event, Level, Question, Shared};
 use crate::interrupt::{Interrupt, lock};
 
 /// At the end, for frames that clients are slow to read.
@@ -92,7 +92,9 @@ impl EventLoop {
             }
             Command::Broadcast(broadcast) => self.broadcast(broadcast),
             Command::Answer(question, connections) => self.answer(question, &connections),
-            Command::Send(connection, frame) => self.shared.deliver(&connection, &frame),
+            Command::Send(connection, frame) => {
+                self.shared.deliver(&connection, &frame, Instant::now());
+            }
             Command::Close(connection) => self.shared.part(&connection, false),
             Command::Raise(interrupt, deadline) => {
                 self.statement = Some(Arc::clone(&interrupt));
@@ -150,7 +152,7 @@ impl EventLoop {
             greeting
         };
         if let Some(greeting) = greeting {
-            self.shared.deliver(connection, &greeting);
+            self.shared.deliver(connection, &greeting, Instant::now());
             self.wheel.add(Arc::clone(connection));
         }
     }
@@ -183,14 +185,15 @@ impl EventLoop {
             return;
         }
         let Some(filter) = broadcast.visible_to.clone() else {
+            let now = Instant::now();
             for connection in connections {
-                self.shared.deliver(&connection, &broadcast.frame);
+                self.shared.deliver(&connection, &broadcast.frame, now);
             }
             return;
         };
         self.questions += 1;
-        self.shared.events.push(Event::Ask {
-            question: self.questions,
+        self.shared.questions.push(Question {
+            number: self.questions,
             filter,
             connections: connections
                 .iter()
@@ -219,8 +222,9 @@ impl EventLoop {
         if let Some(first) = held.broadcasts.pop_front() {
             let visible: HashSet<&str> = connections.iter().map(String::as_str).collect();
             let all = lock(&self.shared.registry).of_stream(&first.stream);
+            let now = Instant::now();
             for connection in all.iter().filter(|one| visible.contains(&*one.id)) {
-                self.shared.deliver(connection, &first.frame);
+                self.shared.deliver(connection, &first.frame, now);
             }
         }
         while let Some(next) = held.broadcasts.pop_front() {
@@ -234,18 +238,17 @@ impl EventLoop {
     }
 
     fn beat(&mut self) {
-        let (connections, last) = self.wheel.turn();
-        let frame = self.shared.heartbeat_frame.clone();
-        for connection in connections {
-            if connection.idle_for() > self.shared.settings.idle_timeout {
-                self.shared.part(&connection, false);
+        let (shared, now) = (&self.shared, Instant::now());
+        let last = self.wheel.turn(|connection| {
+            if now.duration_since(connection.written()) > shared.settings.idle_timeout {
+                shared.part(connection, false);
             } else {
-                self.shared.deliver(&connection, &frame);
+                shared.deliver(connection, &shared.heartbeat_frame, now);
             }
-        }
+        });
         if last {
-            let all = lock(&self.shared.registry).all();
-            self.shared.seats.beat(&all);
+            let all = lock(&shared.registry).all();
+            shared.seats.beat(&all);
         }
     }
 
@@ -262,7 +265,7 @@ impl EventLoop {
         let connections = lock(&shared.registry).all();
         let frame = shared.settings.shutdown_frame.clone().into();
         for connection in &connections {
-            shared.deliver(connection, &frame);
+            shared.deliver(connection, &frame, Instant::now());
         }
         shared.seats.hold();
         for connection in &connections {

@@ -27,8 +27,12 @@ impl<T> Inbox<T> {
     }
 
     pub(crate) fn push(&self, item: T) {
+        self.push_all([item]);
+    }
+
+    pub(crate) fn push_all(&self, items: impl IntoIterator<Item = T>) {
         let mut state = lock(&self.0);
-        state.items.push_back(item);
+        state.items.extend(items);
         state.wake();
     }
 

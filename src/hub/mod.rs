@@ -19,13 +19,13 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::sleep_until;
 
 use crate::database::Database;
-use crate::error::Error;
 use crate::fork;
 use crate::interrupt::{Interrupt, lock};
 
 mod connection;
 mod event_loop;
 mod inbox;
+mod keeper;
 mod listen;
 mod message;
 mod registry;
@@ -43,9 +43,6 @@ use inbox::Inbox;
 use registry::Registry;
 use seats::{Next, SeatNews, Seats};
 use transport::Transport;
-
-/// For a statement about seats. A server that takes longer is as good as gone: clients wait.
-const SEAT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a hub works.
 #[derive(Debug, Clone)]
@@ -75,29 +72,11 @@ pub struct Broadcast {
     pub visible_to: Option<String>,
 }
 
-/// What the application is told, or has to do.
+/// What the application is told, or has to do at once.
 #[derive(Debug)]
 pub enum Event {
-    /// A seat has come or gone.
-    Changed {
-        /// It has come.
-        joined: bool,
-        /// Whose it is.
-        connection: Arc<Connection>,
-    },
-    /// Seats that nobody has touched are to be expired.
-    Expire,
     /// A connection has come to its end.
     Gone(Arc<str>),
-    /// Which of these may see a broadcast? Until [`Hub::answer`] those behind it on the stream wait.
-    Ask {
-        /// Names the question.
-        question: u64,
-        /// The filter.
-        filter: String,
-        /// The ids of connections.
-        connections: Vec<Arc<str>>,
-    },
     /// A frame for a connection that is written elsewhere.
     Write(Arc<str>, Bytes),
     /// The native client cannot serve the database: the application has to [take the seats' work](Hub::next_work).
@@ -106,6 +85,28 @@ pub enum Event {
     Listening,
     /// A line for the log.
     Log(Level, String),
+}
+
+/// What is to be reported, in order.
+#[derive(Debug)]
+pub enum Change {
+    /// A seat has come.
+    Joined(Arc<Connection>),
+    /// A seat has gone.
+    Left(Arc<Connection>),
+    /// Seats that nobody has touched are to be expired.
+    Expire,
+}
+
+/// Which of these may see a broadcast? Until [`Hub::answer`] those behind it on the stream wait.
+#[derive(Debug)]
+pub struct Question {
+    /// Names it.
+    pub number: u64,
+    /// The name of the filter.
+    pub filter: String,
+    /// The ids of connections.
+    pub connections: Vec<Arc<str>>,
 }
 
 /// Of a line in the log.
@@ -145,6 +146,8 @@ struct Shared {
     closing: AtomicBool,
     commands: UnboundedSender<Command>,
     events: Inbox<Event>,
+    changes: Inbox<Change>,
+    questions: Inbox<Question>,
     seats: Seats,
     broadcasts: AtomicU64,
     over: Inbox<()>,
@@ -172,6 +175,8 @@ impl Hub {
             closing: AtomicBool::new(false),
             commands,
             events: Inbox::new(),
+            changes: Inbox::new(),
+            questions: Inbox::new(),
             seats: Seats::default(),
             broadcasts: AtomicU64::new(0),
             over: Inbox::new(),
@@ -202,7 +207,7 @@ impl Hub {
         let reader = shared.seats.take_over();
         thread::Builder::new()
             .name("pgbus seats".to_owned())
-            .spawn(move || shared.keep_seats(reader, &database))
+            .spawn(move || keeper::keep_seats(&shared, reader, &database))
             .map(drop)
     }
 
@@ -291,7 +296,7 @@ impl Hub {
         message::parts(&self.0.name, number, broadcast)
     }
 
-    /// Who may see what was [asked](Event::Ask) about.
+    /// Who may see what was [asked](Question) about.
     pub fn answer(&self, question: u64, connections: Vec<String>) {
         if let Some(shared) = self.own() {
             shared.command(Command::Answer(question, connections));
@@ -330,6 +335,16 @@ impl Hub {
         self.own()?.events.read(interrupt)
     }
 
+    /// What is to be reported, likewise.
+    pub fn next_changes(&self, interrupt: &Interrupt) -> Option<Vec<Change>> {
+        self.own()?.changes.read(interrupt)
+    }
+
+    /// What is asked, likewise.
+    pub fn next_questions(&self, interrupt: &Interrupt) -> Option<Vec<Question>> {
+        self.own()?.questions.read(interrupt)
+    }
+
     /// Makes the caller of [`Hub::next_work`] with this number the one who looks after the seats, in place of the hub's
     /// own thread.
     pub fn take_seats(&self) -> u64 {
@@ -343,7 +358,7 @@ impl Hub {
         loop {
             match shared.seats.next(reader, interrupt) {
                 Next::Work(work) => return Some(Some(work)),
-                Next::Expire => shared.events.push(Event::Expire),
+                Next::Expire => shared.changes.push(Change::Expire),
                 Next::Interrupted => return Some(None),
                 Next::Over => return None,
             }
@@ -387,6 +402,8 @@ impl Drop for End {
         shared.closing.store(true, Ordering::SeqCst);
         shared.seats.close();
         shared.events.close();
+        shared.changes.close();
+        shared.questions.close();
         shared.over.close();
     }
 }
@@ -405,49 +422,11 @@ impl Shared {
         self.command(Command::Broadcast(broadcast));
     }
 
-    fn keep_seats(&self, reader: u64, database: &Database) {
-        let never = Interrupt::new();
-        loop {
-            match self.seats.next(reader, &never) {
-                Next::Work(work) => match self.perform(database, &work) {
-                    Some(outcomes) => self.work_done(work, outcomes),
-                    None => {
-                        self.seats.put_back(work);
-                        self.events.push(Event::TakeSeats);
-                        return;
-                    }
-                },
-                Next::Expire => self.events.push(Event::Expire),
-                Next::Interrupted => {}
-                Next::Over => return,
-            }
-        }
-    }
-
-    /// Runs work in as few statements as possible. `None` if another client has to.
-    fn perform(&self, database: &Database, work: &Work) -> Option<Vec<Outcome>> {
-        let interrupt = Arc::new(Interrupt::new());
-        let deadline = Instant::now() + SEAT_PATIENCE;
-        self.command(Command::Raise(Arc::clone(&interrupt), deadline));
-        let answers = database.run_together(&work.requests(), &interrupt);
-        answers
-            .into_iter()
-            .map(|answer| match answer {
-                Ok(rows) if rows.rows.is_empty() => Some(Outcome::Missing),
-                Ok(_) => Some(Outcome::Found),
-                Err(Error::Unsupported(_)) => None,
-                Err(error) => Some(Outcome::Failed(error.to_string())),
-            })
-            .collect()
-    }
-
     fn work_done(&self, work: Work, outcomes: Vec<Outcome>) {
         let consequences = self.seats.done(work, outcomes);
-        for (joined, connections) in [(true, consequences.joined), (false, consequences.left)] {
-            for connection in connections {
-                self.events.push(Event::Changed { joined, connection });
-            }
-        }
+        let joined = consequences.joined.into_iter().map(Change::Joined);
+        self.changes
+            .push_all(joined.chain(consequences.left.into_iter().map(Change::Left)));
         if !consequences.settled.is_empty() {
             self.command(Command::Open(consequences.settled));
         }
@@ -465,8 +444,8 @@ impl Shared {
     }
 
     /// Writes a frame to a connection.
-    fn deliver(self: &Arc<Shared>, connection: &Arc<Connection>, frame: &Bytes) {
-        match connection.send(frame) {
+    fn deliver(self: &Arc<Shared>, connection: &Arc<Connection>, frame: &Bytes, now: Instant) {
+        match connection.send(frame, now) {
             Sent::Done => {}
             Sent::Waits(transport) => {
                 tokio::spawn(flush(Arc::clone(self), Arc::clone(connection), transport));

@@ -346,40 +346,69 @@ impl Work {
         self.connections.iter().map(|connection| &*connection.id)
     }
 
+    /// What does it for each seat.
+    pub fn requests(&self) -> Vec<Request> {
+        self.connections
+            .iter()
+            .map(|connection| {
+                let params = self.task.params(connection).into_iter();
+                Request {
+                    statement: self.task.statement(),
+                    params: params
+                        .map(|param| param.map_or(Param::Null, Param::from))
+                        .collect(),
+                }
+            })
+            .collect()
+    }
+
+    /// What does it for all of them.
+    pub fn request(&self) -> Option<Request> {
+        self.task.request(&self.connections)
+    }
+
+    pub(crate) fn connections(&self) -> &[Arc<Connection>] {
+        &self.connections
+    }
+}
+
+impl Task {
     /// What does it for one seat.
-    pub fn statement(&self) -> &'static Statement {
-        match self.task {
+    fn statement(self) -> &'static Statement {
+        match self {
             Task::Join => &statements::JOIN_SEAT,
             Task::Leave => &statements::LEAVE_SEAT,
             Task::Touch => &statements::TOUCH_SEAT,
         }
     }
 
-    /// A request for each seat.
-    pub fn requests(&self) -> Vec<Request> {
-        self.connections
-            .iter()
-            .map(|connection| self.request(connection))
-            .collect()
+    fn params(self, connection: &Connection) -> Vec<Option<&str>> {
+        let mut params = vec![Some(&*connection.stream)];
+        if let (Task::Join, Some(member)) = (self, &connection.member) {
+            params.push(Some(&member.id));
+            params.push(Some(&member.metadata));
+        }
+        params.push(Some(&connection.id));
+        if let (Task::Join, Some(member)) = (self, &connection.member) {
+            params.push(member.seat.as_deref());
+        }
+        params
     }
 
-    fn request(&self, connection: &Connection) -> Request {
-        let stream = Param::from(&*connection.stream);
-        let id = Param::from(&*connection.id);
-        let params = match (self.task, &connection.member) {
-            (Task::Join, Some(member)) => vec![
-                stream,
-                Param::from(member.id.as_str()),
-                Param::from(member.metadata.as_str()),
-                id,
-                member.seat.as_deref().map_or(Param::Null, Param::from),
-            ],
-            _ => vec![stream, id],
-        };
-        Request {
-            statement: self.statement(),
-            params,
+    /// What does it for these seats; `None` if there are none.
+    pub(crate) fn request(self, connections: &[Arc<Connection>]) -> Option<Request> {
+        let first = self.params(connections.first()?);
+        let mut columns = vec![Vec::with_capacity(connections.len()); first.len()];
+        for connection in connections {
+            let params = self.params(connection);
+            for (column, param) in columns.iter_mut().zip(params) {
+                column.push(param.map(|text| text.as_bytes().to_vec()));
+            }
         }
+        Some(Request {
+            statement: self.statement().batch.as_ref()?.statement,
+            params: columns.into_iter().map(Param::Array).collect(),
+        })
     }
 }
 

@@ -42,13 +42,15 @@ impl Wheel {
         self.next = (self.next + 1) % self.slots.len();
     }
 
-    /// Turns it by a slot: whose heartbeat it is, and whether the interval is over with that.
-    pub(crate) fn turn(&mut self) -> (Vec<Arc<Connection>>, bool) {
-        let slot = &mut self.slots[self.turn];
-        slot.retain(|connection| connection.phase() != Phase::Gone);
-        let connections = slot.clone();
+    /// Turns it by a slot, whose connections get what `beat` does; those that have gone by then are forgotten. Whether
+    /// the interval is over with that.
+    pub(crate) fn turn(&mut self, mut beat: impl FnMut(&Arc<Connection>)) -> bool {
+        self.slots[self.turn].retain(|connection| {
+            beat(connection);
+            connection.phase() != Phase::Gone
+        });
         self.turn = (self.turn + 1) % self.slots.len();
-        (connections, self.turn == 0)
+        self.turn == 0
     }
 }
 
@@ -67,10 +69,10 @@ mod tests {
         for _ in 0..2 {
             let mut beaten = 0;
             for slot in 0..64 {
-                let (connections, last) = wheel.turn();
-                assert_eq!(connections.len(), 10);
+                let before = beaten;
+                let last = wheel.turn(|_| beaten += 1);
+                assert_eq!(beaten - before, 10);
                 assert_eq!(last, slot == 63);
-                beaten += connections.len();
             }
             assert_eq!(beaten, 640);
         }
@@ -81,8 +83,9 @@ mod tests {
         let mut wheel = Wheel::new(Duration::from_millis(1));
         let connection = Arc::new(Connection::new("a".into(), "b".into(), None, Vec::new()));
         wheel.add(Arc::clone(&connection));
-        connection.end();
-        let (connections, last) = wheel.turn();
-        assert!(connections.is_empty() && last);
+        assert!(wheel.turn(|connection| {
+            connection.end();
+        }));
+        assert!(wheel.turn(|_| panic!("it has gone")));
     }
 }

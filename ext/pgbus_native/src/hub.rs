@@ -9,8 +9,8 @@ use magnus::{
     TryConvert, TypedData, Value, function, method,
 };
 use pgbus_native_core::hub::{
-    Arrival, Broadcast, Closed, Event, Hub as CoreHub, Level, Member, Outcome, Settings, Task,
-    Wire, Work,
+    Arrival, Broadcast, Change, Closed, Event, Hub as CoreHub, Level, Member, Outcome, Question,
+    Settings, Task, Wire, Work,
 };
 use pgbus_native_core::{Interrupt, Param, Request};
 
@@ -163,19 +163,17 @@ impl Hub {
 
     /// `next_events`: waits until there are some; an Array of Arrays, nil after the end. For one thread.
     fn next_events(ruby: &Ruby, this: &Hub) -> Result<Option<RArray>, Error> {
-        loop {
-            match wait(ruby, |interrupt| this.0.next_events(interrupt))? {
-                Some(None) => return Ok(None),
-                Some(Some(events)) if !events.is_empty() => {
-                    let all = ruby.ary_new_capa(events.len());
-                    for event in events {
-                        all.push(self::event(ruby, event)?)?;
-                    }
-                    return Ok(Some(all));
-                }
-                _ => {}
-            }
-        }
+        next(ruby, |interrupt| this.0.next_events(interrupt), event)
+    }
+
+    /// `next_changes`: likewise.
+    fn next_changes(ruby: &Ruby, this: &Hub) -> Result<Option<RArray>, Error> {
+        next(ruby, |interrupt| this.0.next_changes(interrupt), change)
+    }
+
+    /// `next_questions`: likewise.
+    fn next_questions(ruby: &Ruby, this: &Hub) -> Result<Option<RArray>, Error> {
+        next(ruby, |interrupt| this.0.next_questions(interrupt), question)
     }
 
     /// `take_seats`: the number for `next_work`; who had taken them before has them no more.
@@ -249,7 +247,7 @@ impl SeatWork {
 
     /// `batch`: `[statement, params]` for all of them.
     fn batch(ruby: &Ruby, this: &SeatWork) -> Result<Option<(Statement, RArray)>, Error> {
-        this.with(ruby, |work| match Request::batch(&work.requests()) {
+        this.with(ruby, |work| match work.request() {
             Some(request) => self::request(ruby, &request).map(Some),
             None => Ok(None),
         })
@@ -292,6 +290,8 @@ pub fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     hub.define_method("write", method!(Hub::write, 2))?;
     hub.define_method("close", method!(Hub::close, 1))?;
     hub.define_method("next_events", method!(Hub::next_events, 0))?;
+    hub.define_method("next_changes", method!(Hub::next_changes, 0))?;
+    hub.define_method("next_questions", method!(Hub::next_questions, 0))?;
     hub.define_method("take_seats", method!(Hub::take_seats, 0))?;
     hub.define_method("next_work", method!(Hub::next_work, 1))?;
     hub.define_method("work_done", method!(Hub::work_done, 2))?;
@@ -316,57 +316,81 @@ fn wait<T: Send>(
     Ok(done.map(|done| done.result))
 }
 
-fn event(ruby: &Ruby, event: Event) -> Result<RArray, Error> {
-    let array = ruby.ary_new();
-    let text = |text: &str| ruby.str_new(text);
-    let add = |value: Value| array.push(value);
-    match event {
-        Event::Changed { joined, connection } => {
-            add(ruby.to_symbol("changed").as_value())?;
-            add(ruby
-                .to_symbol(if joined { "join" } else { "leave" })
-                .as_value())?;
-            add(text(&connection.stream).as_value())?;
-            add(text(&connection.id).as_value())?;
-            if let Some(member) = &connection.member {
-                add(text(&member.id).as_value())?;
-                add(member.seat.as_deref().map(text).into_value_with(ruby))?;
+/// Waits until there is something, and makes an Array of it.
+fn next<T: Send>(
+    ruby: &Ruby,
+    read: impl Fn(&Interrupt) -> Option<Vec<T>> + Send + Sync,
+    make: impl Fn(&Ruby, T) -> Result<RArray, Error>,
+) -> Result<Option<RArray>, Error> {
+    loop {
+        match wait(ruby, &read)? {
+            Some(None) => return Ok(None),
+            Some(Some(items)) if !items.is_empty() => {
+                let all = ruby.ary_new_capa(items.len());
+                for item in items {
+                    all.push(make(ruby, item)?)?;
+                }
+                return Ok(Some(all));
             }
+            _ => {}
         }
-        Event::Expire => add(ruby.to_symbol("expire").as_value())?,
+    }
+}
+
+fn event(ruby: &Ruby, event: Event) -> Result<RArray, Error> {
+    let named = |name: &str| ruby.to_symbol(name);
+    Ok(match event {
         Event::Gone(id) => {
-            add(ruby.to_symbol("gone").as_value())?;
-            add(text(&id).as_value())?;
+            ruby.ary_new_from_values(&[named("gone").as_value(), ruby.str_new(&id).as_value()])
         }
-        Event::Ask {
-            question,
-            filter,
-            connections,
-        } => {
-            let ids = ruby.ary_from_iter(connections.iter().map(|id| text(id)));
-            add(ruby.to_symbol("ask").as_value())?;
-            add(question.into_value_with(ruby))?;
-            add(text(&filter).as_value())?;
-            add(ids.as_value())?;
-        }
-        Event::Write(id, frame) => {
-            add(ruby.to_symbol("write").as_value())?;
-            add(text(&id).as_value())?;
-            add(ruby.enc_str_new(&frame, ruby.utf8_encoding()).as_value())?;
-        }
-        Event::TakeSeats => add(ruby.to_symbol("take_seats").as_value())?,
-        Event::Listening => add(ruby.to_symbol("listening").as_value())?,
+        Event::Write(id, frame) => ruby.ary_new_from_values(&[
+            named("write").as_value(),
+            ruby.str_new(&id).as_value(),
+            ruby.enc_str_new(&frame, ruby.utf8_encoding()).as_value(),
+        ]),
+        Event::TakeSeats => ruby.ary_new_from_values(&[named("take_seats")]),
+        Event::Listening => ruby.ary_new_from_values(&[named("listening")]),
         Event::Log(level, line) => {
             let level = match level {
                 Level::Info => "info",
                 Level::Warn => "warn",
             };
-            add(ruby.to_symbol("log").as_value())?;
-            add(ruby.to_symbol(level).as_value())?;
-            add(text(&line).as_value())?;
+            ruby.ary_new_from_values(&[
+                named("log").as_value(),
+                named(level).as_value(),
+                ruby.str_new(&line).as_value(),
+            ])
         }
-    }
-    Ok(array)
+    })
+}
+
+fn change(ruby: &Ruby, change: Change) -> Result<RArray, Error> {
+    let (name, connection) = match &change {
+        Change::Joined(connection) => ("join", connection),
+        Change::Left(connection) => ("leave", connection),
+        Change::Expire => return Ok(ruby.ary_new_from_values(&[ruby.to_symbol("expire")])),
+    };
+    let text = |text: &str| ruby.str_new(text).as_value();
+    let member = connection.member.as_ref();
+    Ok(ruby.ary_new_from_values(&[
+        ruby.to_symbol(name).as_value(),
+        text(&connection.stream),
+        text(&connection.id),
+        member.map(|member| text(&member.id)).into_value_with(ruby),
+        member
+            .and_then(|member| member.seat.as_deref())
+            .map(text)
+            .into_value_with(ruby),
+    ]))
+}
+
+fn question(ruby: &Ruby, question: Question) -> Result<RArray, Error> {
+    let ids = question.connections.iter().map(|id| ruby.str_new(id));
+    Ok(ruby.ary_new_from_values(&[
+        question.number.into_value_with(ruby),
+        ruby.str_new(&question.filter).as_value(),
+        ruby.ary_from_iter(ids).as_value(),
+    ]))
 }
 
 fn request(ruby: &Ruby, request: &Request) -> Result<(Statement, RArray), Error> {

@@ -1,25 +1,25 @@
 # frozen_string_literal: true
 
+require_relative "worker"
+
 module Pgbus
   module Native
     class Streamer
-      # The thread that does what the hub asks for, or has it done by those who may take their time.
+      # The thread that does what the hub wants done at once.
       class EventReader
         # @param hub [Hub]
         # @param registry [Registry]
-        # @param workers [Hash{Symbol => Worker}] who gets which events, by their first element
         # @param logger [Logger, nil]
         # @yield when the seats have to be looked after from Ruby
-        def initialize(hub, registry, workers, logger, &take_seats)
-          @hub = hub
+        def initialize(hub, registry, logger, &take_seats)
           @registry = registry
-          @workers = workers
           @logger = logger
-          @handlers = { gone: method(:gone), write: method(:write), log: method(:log), take_seats: }
           @writers = {}
           @closing = []
-          @thread = Thread.new { run }
-          @thread.name = "pgbus streamer"
+          handlers = { gone: method(:gone), write: method(:write), log: method(:log), take_seats: }
+          @worker = Worker.new("pgbus streamer", logger, hub.method(:next_events)) do |name, *details|
+            handlers[name]&.call(*details)
+          end
         end
 
         # Before its connection is given to the hub.
@@ -42,25 +42,12 @@ module Pgbus
         # @param deadline [Float] of the monotonic clock, seconds
         # @return [void]
         def join(deadline)
-          @thread.join(Streamer.left(deadline))
+          @worker.join(Streamer.left(deadline))
           @closing.each { |thread| thread.join(Streamer.left(deadline)) }
           nil
         end
 
         private
-
-        def run
-          while (events = @hub.next_events)
-            events.each { |event| obey(*event) }
-          end
-        rescue StandardError => e
-          @logger&.error { "[pgbus_native] #{Thread.current.name}: #{e.class}: #{e.message}" }
-        end
-
-        def obey(event, *details)
-          handler = @handlers[event]
-          handler ? handler.call(*details) : @workers[event]&.<<([event, *details])
-        end
 
         def write(id, frame)
           @writers[id]&.push(frame)

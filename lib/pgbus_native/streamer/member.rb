@@ -23,10 +23,19 @@ module Pgbus
         end
 
         def self.seated(connection, id, metadata)
+          id = text(id)
           connection.presence_member = id if connection.respond_to?(:presence_member=)
           [id, JSON.generate(metadata), connection.seat&.to_s]
         end
-        private_class_method :seated
+
+        # What no database takes is found here, where it costs only the seat.
+        def self.text(id)
+          id = id.encode(Encoding::UTF_8)
+          raise ArgumentError, "the member's id is no text" unless id.valid_encoding? && !id.include?("\0")
+
+          id
+        end
+        private_class_method :seated, :text
       end
     end
   end

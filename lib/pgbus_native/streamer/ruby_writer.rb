@@ -18,7 +18,8 @@ module Pgbus
           @connection = connection
           @hub = hub
           @queue = Thread::SizedQueue.new(LENGTH)
-          @worker = Worker.new("pgbus writer", logger, @queue) { |frame| write(frame) }
+          next_frame = -> { @queue.pop&.then { |frame| [frame] } }
+          @worker = Worker.new("pgbus writer", logger, next_frame) { |frame| write(frame) }
         end
 
         # @param frame [String]
@@ -26,6 +27,8 @@ module Pgbus
         def push(frame)
           @queue.push(frame, true)
         rescue ThreadError
+          # What waits is not written any more: it could take as long again for each frame.
+          @connection.mark_dead!
           @hub.close(@connection.id)
         rescue ClosedQueueError
           nil # it has gone
@@ -36,8 +39,9 @@ module Pgbus
         #
         # @return [Thread]
         def close
+          @queue.close
           Thread.new do
-            @worker.stop(nil)
+            @worker.join
             @connection.close
           end
         end

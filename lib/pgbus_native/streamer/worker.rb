@@ -7,46 +7,43 @@ module Pgbus
       class Worker
         # @param name [String] the thread's
         # @param logger [Logger, nil]
-        # @param queue [Thread::Queue]
-        # @yieldparam item [Object] what was given to {#<<}
-        def initialize(name, logger, queue = Thread::Queue.new, &work)
-          @queue = queue
+        # @param source [#call] waits for things to do; an Array, or nil if there is nothing more to come
+        # @param application [Boolean] whether it is the application's code that runs here
+        # @yieldparam item [Object]
+        def initialize(name, logger, source, application: false, &work)
           @logger = logger
-          @thread = Thread.new { run(work) }
+          @source = source
+          @work = work
+          @thread = Thread.new { run(application) }
           @thread.name = name
         end
 
-        # @param item [Object]
-        # @return [self]
-        # @raise [ClosedQueueError] after {#stop}
-        def <<(item)
-          @queue << item
-          self
-        end
-
-        # What is there is still done, within a time.
+        # Waits until there is nothing more to come, for a time.
         #
-        # @param seconds [Numeric]
+        # @param seconds [Numeric, nil] nil for as long as it takes
         # @return [void]
-        def stop(seconds)
-          @queue.close
+        def join(seconds = nil)
           @thread.join(seconds) unless @thread == Thread.current
           nil
         end
 
         private
 
-        def run(work)
-          while (item = @queue.pop)
-            begin
-              released { work.call(item) }
-            rescue StandardError => e
-              @logger&.error { "[pgbus_native] #{Thread.current.name}: #{e.class}: #{e.message}" }
-            end
+        def run(application)
+          while (items = @source.call)
+            application ? released { do_all(items) } : do_all(items)
           end
         end
 
-        # It is the application's code that runs here, and it may have taken ActiveRecord's connections.
+        def do_all(items)
+          items.each do |item|
+            @work.call(item)
+          rescue StandardError => e
+            @logger&.error { "[pgbus_native] #{Thread.current.name}: #{e.class}: #{e.message}" }
+          end
+        end
+
+        # Code may be reloaded afterwards, and ActiveRecord has its connections back.
         def released(&)
           executor = (::Rails.application&.executor if defined?(::Rails.application))
           return executor.wrap(&) if executor
