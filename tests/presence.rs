@@ -111,8 +111,8 @@ impl Drop for Table {
     }
 }
 
-/// Runs statements on a connection of its own and answers with the first column of what they return.
-fn admin(statements: &str) -> Vec<Option<String>> {
+/// Gives `work` a connection of its own.
+fn connected<T>(work: impl AsyncFnOnce(&tokio_postgres::Client) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -123,6 +123,13 @@ fn admin(statements: &str) -> Vec<Option<String>> {
             .await
             .unwrap();
         tokio::spawn(connection);
+        work(&client).await
+    })
+}
+
+/// Runs statements and answers with the first column of what they return.
+fn admin(statements: &str) -> Vec<Option<String>> {
+    connected(async |client| {
         let messages = client.simple_query(statements).await.unwrap();
         messages
             .iter()
@@ -242,6 +249,7 @@ fn every_statement_runs_without_names_too() {
             "SWEEP" | "SWEEP_BEFORE_SEATS" => &["room", "2000-01-01"],
             "STALE_STREAMS" => &["1.5"],
             "EXPIRE_SEATS" => &["{room}", "{1.5}", "10"],
+            "NOTIFY" => &["{broadcast}"],
             "JOIN_MEMBERS" => &["{room}", "{7}", "{\"{}\"}"],
             "JOIN_SEATS" => &["{room}", "{7}", "{\"{}\"}", "{c1}", "{NULL}"],
             "SET_STATES" => &["{room}", "{c1}", "{\"{}\"}"],
@@ -309,16 +317,7 @@ fn with_table_locked(table: &Table, during: impl FnOnce() + Send) {
     let (release, released) = std::sync::mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                let (client, connection) = support::server()
-                    .connect(tokio_postgres::NoTls)
-                    .await
-                    .unwrap();
-                tokio::spawn(connection);
+            connected(async |client| {
                 let lock = format!("BEGIN; LOCK {schema}.pgbus_presence_members");
                 client.batch_execute(&lock).await.unwrap();
                 locked.send(()).unwrap();
