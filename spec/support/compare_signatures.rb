@@ -12,9 +12,9 @@ require "pgbus_native/streams"
 
 lib = File.expand_path("../../lib", __dir__)
 files = Dir[File.join(lib, "pgbus_native/**/*.rb")]
-# One defines, where pgbus is missing, what is there otherwise; one is private, and Debian 13's protocol-http is too old
-# for it.
-files.reject! { |file| file.end_with?("/standalone.rb", "/body_queue.rb") }
+# One defines, where pgbus is missing, what is there otherwise; two are private, and Debian 13's protocol-http is too
+# old for them.
+files.reject! { |file| file.end_with?("/standalone.rb", "/body_queue.rb", "/streaming_body.rb") }
 files.each { |file| require file }
 require_relative "signatures"
 
