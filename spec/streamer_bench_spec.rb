@@ -9,13 +9,13 @@ RSpec.describe "The benchmark of the streamer", :slow do
   root = File.expand_path("..", __dir__)
   sides = ["native streamer", *("plain Ruby streamer" if Implementation::PLAIN_RUBY.unavailable.nil?)]
 
-  outcome = nil
+  result = nil
 
   # Of one run for all examples: what it printed, its errors, its status.
   define_method(:outcome) do
     # The first time the clients have to be compiled, too.
     command = ["timeout", "600", RbConfig.ruby, "-Ilib", "bench/streamer/run.rb", "--quick"]
-    outcome ||= Open3.capture3({ "PGBUS_NATIVE_BENCH_URL" => ENV.fetch("DATABASE_URL") }, *command, chdir: root)
+    result ||= Open3.capture3({ "PGBUS_NATIVE_BENCH_URL" => ENV.fetch("DATABASE_URL") }, *command, chdir: root)
   end
 
   # The cells of a line of the first table, by the head's.

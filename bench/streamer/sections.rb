@@ -114,14 +114,19 @@ module Bench
       def cpu(side, clients)
         clients.ask("beat")
         sleep sizes.interval / 2.0
-        before = clients.ask("heartbeats").first
+        before = beats(clients)
         clients.ask("look_away", duration * 1000)
         used = side.ask("cpu", duration).first
         sleep sizes.interval / 4.0 # while the clients read
-        beats = (clients.ask("heartbeats").first - before) / sizes.connections.to_f
-        raise Failure, "#{side.name}: #{beats} heartbeats instead of #{BEATS}" unless (beats - BEATS).abs < 0.5
+        seen = beats(clients) - before
+        raise Failure, "#{side.name}: #{seen} heartbeats instead of #{BEATS}" unless (seen - BEATS).abs < 0.5
 
         add(CPU, side, [used / BEATS])
+      end
+
+      # For each connection.
+      def beats(clients)
+        clients.ask("heartbeats").first / sizes.connections.to_f
       end
 
       # A heartbeat that leaves seats out would be a quick one.
