@@ -68,7 +68,8 @@ module Pgbus
       def close_idle; end
     end
 
-    # The connections of a {Streamer}: the core keeps them, on a thread of its own. In a forked child everything is refused.
+    # The connections of a {Streamer}: the core keeps them, on a thread of its own. In a forked child everything is
+    # refused.
     class Hub
       # Starts its thread.
       #
@@ -97,12 +98,12 @@ module Pgbus
       # @param stream [String]
       # @param member [Array(String, String, String), nil] see {Streamer::Member.of}
       # @param greeting [String] a frame
-      # @param descriptor [Integer, nil] of the socket, if there is one; a copy is made of it
-      # @param plain [Boolean] whether the core writes on it; otherwise it only watches it
+      # @param socket [Array(Integer, Boolean), nil] its descriptor, of which a copy is made, and whether the core writes
+      #   on it or only watches it; nil if there is none
       # @return [Boolean] false after {#shut_down}
       # @raise [IOError] if the descriptor cannot be copied
       # @raise [ArgumentError] for text that is not valid
-      def register(id, stream, member, greeting, descriptor, plain); end
+      def register(id, stream, member, greeting, socket); end
 
       # @return [Integer] how many connections there are
       def size; end
@@ -173,7 +174,8 @@ module Pgbus
       def next_work(number); end
 
       # @param work [SeatWork]
-      # @param outcomes [Array<Boolean, String>] for each seat whether it was there, or why that is not known
+      # @param outcomes [Array<Boolean, String, Array(String)>] for each seat whether it was there, why that is not
+      #   known, or why the server does not take it
       # @return [nil]
       def work_done(work, outcomes); end
 

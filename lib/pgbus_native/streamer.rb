@@ -116,11 +116,9 @@ module Pgbus
 
         member = Member.of(connection, @config, @logger)
         @lock.synchronize { choose_keeper } if member
-        @registry.add(connection)
-        return if connection.io.is_a?(BasicSocket) ? take_over(connection, member) : write_to(connection, member)
-
-        @registry.remove(connection.id)
-        raise IOError, "the streamer is shut down, or has a connection #{connection.id} already"
+        admitted = @registry.add(connection) && hand_over(connection, member)
+        admitted || raise(IOError, "the streamer is shut down, or has a connection #{connection.id} already")
+        nil
       end
 
       # Writes an event to all connections of a stream, in this process and, by NOTIFY, in the others. In a transaction
@@ -209,11 +207,17 @@ module Pgbus
         RubySeats.start(@hub, @logger)
       end
 
+      def hand_over(connection, member)
+        admitted = connection.io.is_a?(BasicSocket) ? take_over(connection, member) : write_to(connection, member)
+      ensure
+        @registry.remove(connection.id) unless admitted
+      end
+
       # The descriptor is copied, so Ruby's can be closed.
       def take_over(connection, member)
         connection.mutex.synchronize do
           socket = connection.io
-          next unless admit(connection, member, socket.fileno, true)
+          next unless admit(connection, member, [socket.fileno, true])
 
           TakenSocket.replace(connection, @hub)
           socket.close
@@ -223,19 +227,18 @@ module Pgbus
 
       def write_to(connection, member)
         @events.add_writer(connection.id, RubyWriter.new(connection, @hub, @logger))
+        # A body has something for it, too, but that is no IO.
         socket = connection.io.to_io if connection.io.respond_to?(:to_io)
-        if admit(connection, member, socket&.fileno, false)
-          connection.io.on_close { @hub.close(connection.id) } if connection.io.respond_to?(:on_close)
-          return true
-        end
-
-        @events.remove_writer(connection.id)&.close
-        false
+        admitted = admit(connection, member, (socket.fileno if socket.is_a?(::IO)), false)
+        connection.io.on_close { @hub.close(connection.id) } if connection.io.respond_to?(:on_close)
+        admitted
+      ensure
+        @events.remove_writer(connection.id)&.close unless admitted
       end
 
-      def admit(connection, member, descriptor, plain)
+      def admit(connection, member, socket)
         greeting = Streams::Envelope.connected(id: connection.id)
-        @hub.register(connection.id, connection.stream_name, member, greeting, descriptor, plain)
+        @hub.register(connection.id, connection.stream_name, member, greeting, socket)
       end
 
       def tell(message)
@@ -273,6 +276,9 @@ module Pgbus
 
         min_ttl = setting(:presence_min_ttl, setting(:streams_heartbeat_interval, 15))
         Streams::Presence.expire_seats!(ttl_for: @config.method(:presence_ttl_for), min_ttl:)
+      rescue PG::ConnectionBad, ActiveRecord::ConnectionNotEstablished => e
+        # An outage is in the log already, once.
+        @logger&.debug { "[pgbus_native] streamer: no seats are expired: #{e.message}" }
       end
 
       def answer(question, filter, ids)

@@ -87,6 +87,8 @@ pub(crate) enum Seat {
     /// A join is to be run, or is running.
     Wanted,
     Held,
+    /// The server does not take it, whenever it is asked.
+    Refused,
 }
 
 /// Frames that the socket had no room for.

@@ -47,6 +47,7 @@ fn outcomes(shared: &Shared, database: &Database, work: &Work) -> Option<Vec<Out
             Ok(true) => Some(Outcome::Found),
             Ok(false) => Some(Outcome::Missing),
             Err(Error::Unsupported(_)) => None,
+            Err(error) if is_of_one_row(&error) => Some(Outcome::Refused(error.to_string())),
             Err(error) => Some(Outcome::Failed(error.to_string())),
         })
         .collect()

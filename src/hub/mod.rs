@@ -430,6 +430,11 @@ impl Shared {
         if !consequences.settled.is_empty() {
             self.command(Command::Open(consequences.settled));
         }
+        for (connection, reason) in consequences.refused {
+            let reason = reason.trim_end();
+            let text = format!("no seat for connection {}: {reason}", connection.id);
+            self.log(Level::Warn, text);
+        }
         match consequences.news {
             Some(SeatNews::Failing(reason)) => {
                 let text = format!(

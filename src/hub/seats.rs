@@ -37,8 +37,10 @@ pub enum Outcome {
     Found,
     /// There was no such row.
     Missing,
-    /// Nothing is known of it, and why.
+    /// Nothing is known of it, and why. It is tried again.
     Failed(String),
+    /// The server does not take what this seat holds, and why. It is not tried again.
+    Refused(String),
 }
 
 /// What follows from it.
@@ -48,6 +50,8 @@ pub(crate) struct Consequences {
     pub(crate) settled: Vec<Arc<Connection>>,
     pub(crate) joined: Vec<Arc<Connection>>,
     pub(crate) left: Vec<Arc<Connection>>,
+    /// Which ones the server does not take, and why.
+    pub(crate) refused: Vec<(Arc<Connection>, String)>,
     /// For the log: a first failure, or the end of failures.
     pub(crate) news: Option<SeatNews>,
 }
@@ -85,7 +89,8 @@ struct State {
     leaving: bool,
     /// Whose turn it is, so that a crowd of one kind does not keep out another.
     turn: usize,
-    running: bool,
+    /// How many statements are under way. There are two while readers change.
+    running: usize,
     failing: bool,
     closed: bool,
     reader: Option<Thread>,
@@ -148,7 +153,7 @@ impl Seats {
 
     pub(crate) fn is_idle(&self) -> bool {
         let state = lock(&self.0);
-        !state.running && state.joins.is_empty() && state.leaves.is_empty()
+        state.running == 0 && state.joins.is_empty() && state.leaves.is_empty()
     }
 
     /// Makes the calling thread, or the next one, the reader; whoever was before is told that it is over.
@@ -170,7 +175,7 @@ impl Seats {
                 }
                 state.reader = Some(thread::current());
                 if let Some(work) = state.take() {
-                    state.running = true;
+                    state.running += 1;
                     return Next::Work(work);
                 }
                 if state.expire && state.touches.is_empty() {
@@ -191,7 +196,7 @@ impl Seats {
     /// Puts work back that its reader cannot do.
     pub(crate) fn put_back(&self, work: Work) {
         self.add(|state| {
-            state.running = false;
+            state.running -= 1;
             let queue = state.queue(work.task);
             for connection in work.connections.into_iter().rev() {
                 queue.push_front(connection);
@@ -220,6 +225,14 @@ impl Seats {
                         Task::Touch => {}
                     }
                 }
+                (task, Outcome::Refused(reason)) => {
+                    worked = true;
+                    if task == Task::Join {
+                        connection.change_seat(Seat::Wanted, Seat::Refused);
+                        consequences.settled.push(Arc::clone(&connection));
+                    }
+                    consequences.refused.push((connection, reason));
+                }
                 (Task::Join, _) => {
                     worked = true;
                     let phase = connection.change_seat(Seat::Wanted, Seat::Held);
@@ -244,7 +257,7 @@ impl Seats {
             }
         }
         self.add(|state| {
-            state.running = false;
+            state.running -= 1;
             for connection in again {
                 if let Some(Phase::Open) = connection.change_seat(Seat::Held, Seat::Wanted) {
                     state.joins.push_back(connection);
@@ -518,6 +531,22 @@ mod tests {
         let join = work(&seats, Task::Join, 1);
         let consequences = seats.done(join, vec![Outcome::Found]);
         assert_eq!(consequences.news, Some(SeatNews::Back));
+    }
+
+    #[test]
+    fn what_the_server_refuses_is_not_tried_again() {
+        let seats = Seats::default();
+        let connection = connection("a");
+        seats.join(Arc::clone(&connection));
+        let refused = vec![Outcome::Refused("no such member".into())];
+        let consequences = seats.done(work(&seats, Task::Join, 1), refused);
+        assert_eq!(consequences.settled.len(), 1);
+        assert_eq!(consequences.refused[0].1, "no such member");
+        assert_eq!(consequences.news, None);
+        connection.open();
+        seats.beat(&[connection]);
+        assert!(matches!(seats.next(0, &Interrupt::new()), Next::Expire));
+        nothing(&seats);
     }
 
     #[test]

@@ -60,10 +60,9 @@ impl Hub {
         self.0.listen(database.core());
     }
 
-    /// `register(id, stream, member, greeting, descriptor, plain)`: `member` nil or `[id, metadata as JSON, seat or
-    /// nil]`; `descriptor` an Integer, of which a copy is made, or nil; `plain` whether it is the core that writes on
-    /// it. False if the hub is shut down.
-    #[allow(clippy::too_many_arguments)]
+    /// `register(id, stream, member, greeting, socket)`: `member` nil or `[id, metadata as JSON, seat or nil]`;
+    /// `socket` nil or `[descriptor, plain]`: an Integer, of which a copy is made, and whether it is the core that
+    /// writes on it. False if the hub is shut down.
     fn register(
         ruby: &Ruby,
         this: &Hub,
@@ -71,8 +70,7 @@ impl Hub {
         stream: Value,
         member: Option<RArray>,
         greeting: RString,
-        descriptor: Option<RawFd>,
-        plain: bool,
+        socket: Option<(RawFd, bool)>,
     ) -> Result<bool, Error> {
         let member = match member {
             Some(member) => Some(Member {
@@ -90,9 +88,9 @@ impl Hub {
             stream: string(ruby, stream)?,
             member,
             greeting: bytes(greeting),
-            wire: match descriptor {
-                Some(descriptor) if plain => Wire::Plain(copy(ruby, descriptor)?),
-                Some(descriptor) => Wire::Watched(copy(ruby, descriptor)?),
+            wire: match socket {
+                Some((descriptor, true)) => Wire::Plain(copy(ruby, descriptor)?),
+                Some((descriptor, false)) => Wire::Watched(copy(ruby, descriptor)?),
                 None => Wire::Elsewhere,
             },
         };
@@ -192,16 +190,12 @@ impl Hub {
         }
     }
 
-    /// `work_done(work, outcomes)`: for each seat true (it was there), false (it was not), or a String (why that is not
-    /// known).
+    /// `work_done(work, outcomes)`: for each seat true (it was there), false (it was not), a String (why that is not
+    /// known), or an Array with a String (why the server does not take it).
     fn work_done(ruby: &Ruby, this: &Hub, work: &SeatWork, outcomes: RArray) -> Result<(), Error> {
         let outcomes = outcomes
             .into_iter()
-            .map(|outcome| match RString::from_value(outcome) {
-                Some(reason) => Ok(Outcome::Failed(reason.to_string()?)),
-                None if outcome.to_bool() => Ok(Outcome::Found),
-                None => Ok(Outcome::Missing),
-            })
+            .map(outcome)
             .collect::<Result<Vec<_>, Error>>()?;
         let work = work.0.take().ok_or_else(|| over(ruby))?;
         if outcomes.len() != work.len() {
@@ -280,7 +274,7 @@ pub fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     hub.define_singleton_method("new", function!(Hub::new, 1))?;
     hub.define_method("keep_seats", method!(Hub::keep_seats, 1))?;
     hub.define_method("listen", method!(Hub::listen, 1))?;
-    hub.define_method("register", method!(Hub::register, 6))?;
+    hub.define_method("register", method!(Hub::register, 5))?;
     hub.define_method("size", method!(Hub::size, 0))?;
     hub.define_method("open?", method!(Hub::is_open, 1))?;
     hub.define_method("open_ids", method!(Hub::open_ids, 1))?;
@@ -334,6 +328,17 @@ fn next<T: Send>(
             }
             _ => {}
         }
+    }
+}
+
+fn outcome(outcome: Value) -> Result<Outcome, Error> {
+    if let Some(reason) = RString::from_value(outcome) {
+        return Ok(Outcome::Failed(reason.to_string()?));
+    }
+    match RArray::from_value(outcome) {
+        Some(reason) => Ok(Outcome::Refused(reason.entry(0)?)),
+        None if outcome.to_bool() => Ok(Outcome::Found),
+        None => Ok(Outcome::Missing),
     }
 }
 

@@ -44,9 +44,10 @@ module Pgbus
           @hub.open_ids(stream_name.to_s).empty?
         end
 
+        # @return [Boolean] false if there is one with its id
         # @api private
         def add(connection)
-          @connections[connection.id] = connection
+          (@connections[connection.id] ||= connection).equal?(connection)
         end
 
         # @api private

@@ -24,12 +24,15 @@ module Pgbus
         end
 
         # @param work [SeatWork]
-        # @return [Array<Boolean, String>] for each seat whether it was there, or why that is not known
+        # @return [Array<Boolean, String, Array(String)>] for each seat whether it was there, why that is not known, or
+        #   why the server does not take it
         def self.perform(work)
           batch(work)
+        rescue PG::DataException, PG::IntegrityConstraintViolation
+          # One of them is at fault.
+          work.each.map { |statement, params| single(statement, params) }
         rescue StandardError => e
-          # One of them may be at fault.
-          work.ids.size == 1 ? [e.message] : work.each.map { |statement, params| single(statement, params) }
+          [e.message] * work.ids.size
         ensure
           ActiveRecord::Base.connection_handler.clear_active_connections!(:all) if defined?(ActiveRecord::Base)
         end
@@ -41,6 +44,8 @@ module Pgbus
 
         def self.single(statement, params)
           Route.run(statement, params).any?
+        rescue PG::DataException, PG::IntegrityConstraintViolation => e
+          [e.message]
         rescue StandardError => e
           e.message
         end
