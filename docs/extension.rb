@@ -98,8 +98,8 @@ module Pgbus
       # @param stream [String]
       # @param member [Array(String, String, String), nil] see {Streamer::Member.of}
       # @param greeting [String] a frame
-      # @param socket [Array(Integer, Boolean), nil] its descriptor, of which a copy is made, and whether the core writes
-      #   on it or only watches it; nil if there is none
+      # @param socket [Array(Integer, Boolean), nil] its descriptor, of which a copy is made, and whether the core
+      #   writes on it or only watches it; nil if there is none
       # @return [Boolean] false after {#shut_down}
       # @raise [IOError] if the descriptor cannot be copied
       # @raise [ArgumentError] for text that is not valid
