@@ -229,7 +229,7 @@ module Pgbus
         @events.add_writer(connection.id, RubyWriter.new(connection, @hub, @logger))
         # A body has something for it, too, but that is no IO.
         socket = connection.io.to_io if connection.io.respond_to?(:to_io)
-        admitted = admit(connection, member, (socket.fileno if socket.is_a?(::IO)), false)
+        admitted = admit(connection, member, ([socket.fileno, false] if socket.is_a?(::IO)))
         connection.io.on_close { @hub.close(connection.id) } if connection.io.respond_to?(:on_close)
         admitted
       ensure
