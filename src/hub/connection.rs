@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use tokio::task::AbortHandle;
+use mio::event::Event;
+use mio::{Registry, Token};
 
 use super::transport::{Transport, Wire};
 use crate::interrupt::lock;
@@ -53,6 +54,8 @@ pub struct Connection {
     pub member: Option<Member>,
     /// Where it stands among those of its stream, for the registry.
     pub(crate) place: AtomicUsize,
+    /// Names it for the poller.
+    pub(crate) token: Token,
     life: Mutex<Life>,
 }
 
@@ -61,9 +64,7 @@ struct Life {
     phase: Phase,
     seat: Seat,
     /// `None` before it is attached and after it is closed.
-    transport: Option<Arc<Transport>>,
-    /// What notices that the client has gone.
-    watch: Option<AbortHandle>,
+    transport: Option<Transport>,
     /// For the moment in which it can be found.
     greeting: Bytes,
     outbox: Outbox,
@@ -106,8 +107,8 @@ struct Outbox {
 pub(crate) enum Sent {
     /// It is written, or there is nobody to get it, or it waits behind others.
     Done,
-    /// The socket is full, and this is the first frame that waits for it.
-    Waits(Arc<Transport>),
+    /// The socket is full, and the first frame waits for it.
+    Waits,
     /// Somebody else has to write it.
     Elsewhere,
     /// The client does not read, or has gone.
@@ -120,6 +121,7 @@ impl Connection {
         stream: String,
         member: Option<Member>,
         greeting: Vec<u8>,
+        token: Token,
     ) -> Connection {
         let seat = match member {
             Some(_) => Seat::Wanted,
@@ -130,11 +132,11 @@ impl Connection {
             stream: stream.into(),
             member,
             place: AtomicUsize::new(0),
+            token,
             life: Mutex::new(Life {
                 phase: Phase::Arriving,
                 seat,
                 transport: None,
-                watch: None,
                 greeting: greeting.into(),
                 outbox: Outbox::default(),
                 written: Instant::now(),
@@ -142,11 +144,9 @@ impl Connection {
         }
     }
 
-    /// Gives it its transport, and the task that watches it.
-    pub(crate) fn attach(&self, transport: Arc<Transport>, watch: AbortHandle) {
-        let mut life = lock(&self.life);
-        life.transport = Some(transport);
-        life.watch = Some(watch);
+    /// Gives it its transport.
+    pub(crate) fn attach(&self, transport: Transport) {
+        lock(&self.life).transport = Some(transport);
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -174,15 +174,19 @@ impl Connection {
     }
 
     /// Closes the socket. `at_once` throws away what waits.
-    pub(crate) fn close(&self, at_once: bool) {
+    pub(crate) fn close(&self, at_once: bool, poller: &Registry) {
         let mut life = lock(&self.life);
         life.outbox = Outbox::default();
-        if let Some(watch) = life.watch.take() {
-            watch.abort();
-        }
         if let Some(transport) = life.transport.take() {
-            transport.close(at_once);
+            transport.close(at_once, poller);
         }
+    }
+
+    /// Whether its client has gone, after an event.
+    pub(crate) fn is_over(&self, event: &Event) -> bool {
+        let mut life = lock(&self.life);
+        let transport = life.transport.as_mut();
+        transport.is_some_and(|transport| transport.is_over(event))
     }
 
     pub(crate) fn seat(&self) -> Seat {
@@ -204,19 +208,13 @@ impl Connection {
         lock(&self.life).written
     }
 
-    /// Whether frames wait for its socket.
-    pub(crate) fn waits(&self) -> bool {
-        let life = lock(&self.life);
-        life.transport.is_some() && life.outbox.since.is_some()
-    }
-
     /// Writes a frame, behind those that wait.
     pub(crate) fn send(&self, frame: &Bytes, now: Instant) -> Sent {
         let life = &mut *lock(&self.life);
         let Some(transport) = &life.transport else {
             return Sent::Done;
         };
-        if transport.is_written_elsewhere() {
+        if !transport.is_plain() {
             life.written = now;
             return Sent::Elsewhere;
         }
@@ -224,26 +222,25 @@ impl Connection {
             return life.outbox.push(frame);
         }
         // Mostly there is room for it.
-        if let Ok(length) = transport.write(frame) {
-            life.written = now;
-            if length == frame.len() {
-                return Sent::Done;
+        match transport.write(frame) {
+            Ok(length) if length == frame.len() => {
+                life.written = now;
+                Sent::Done
             }
-            life.outbox.push(&frame.slice(length..));
-        } else {
-            life.outbox.push(frame);
+            Ok(length) => {
+                life.outbox.push(&frame.slice(length..));
+                life.flush(now)
+            }
+            Err(_) => {
+                life.outbox.push(frame);
+                life.flush(now)
+            }
         }
-        let transport = Arc::clone(transport);
-        life.write_on(&transport)
     }
 
     /// Writes what waits, as far as the socket takes it.
-    pub(crate) fn flush(&self) -> Sent {
-        let mut life = lock(&self.life);
-        match life.transport.clone() {
-            Some(transport) => life.write_on(&transport),
-            None => Sent::Done,
-        }
+    pub(crate) fn flush(&self, now: Instant) -> Sent {
+        lock(&self.life).flush(now)
     }
 
     /// When the frame that is being written has had its time.
@@ -253,11 +250,14 @@ impl Connection {
 }
 
 impl Life {
-    fn write_on(&mut self, transport: &Arc<Transport>) -> Sent {
+    fn flush(&mut self, now: Instant) -> Sent {
+        let Some(transport) = &self.transport else {
+            return Sent::Done;
+        };
         while let Some(frame) = self.outbox.frames.front_mut() {
             match transport.write(frame) {
                 Ok(length) => {
-                    self.written = Instant::now();
+                    self.written = now;
                     frame.advance(length);
                     if frame.is_empty() {
                         self.outbox.next();
@@ -265,8 +265,8 @@ impl Life {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.outbox.since.get_or_insert_with(Instant::now);
-                    return Sent::Waits(Arc::clone(transport));
+                    self.outbox.since.get_or_insert(now);
+                    return Sent::Waits;
                 }
                 Err(_) => return Sent::Lost,
             }

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{Interval, interval_at, sleep, sleep_until};
+use bytes::Bytes;
+use mio::event::Event as Ready;
+use mio::{Events, Poll, Token};
 
-use super::connection::{Connection, Phase};
-use super::listen::listen;
+use super::connection::{Connection, Phase, Sent};
 use super::transport::{Transport, Wire};
 use super::wheel::Wheel;
 use super::{Broadcast, Command, Event, Level, Question, Shared};
 use crate::interrupt::{Interrupt, lock};
+
+/// Of the poller: there are commands.
+pub(super) const WAKE: Token = Token(0);
 
 /// At the end, for frames that clients are slow to read.
 const LAST_FRAMES: Duration = Duration::from_secs(1);
@@ -21,17 +24,24 @@ const LAST_FRAMES: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 /// Broadcasts that may wait for the answer to one before them.
 const MOST_HELD: usize = 1000;
-/// Commands that are obeyed before the clock is looked at.
-const COMMANDS: usize = 256;
+/// What the poller tells at once.
+const EVENTS: usize = 1024;
 
 pub(super) struct EventLoop {
     shared: Arc<Shared>,
+    poller: Poll,
+    /// All that the poller may tell of.
+    connections: HashMap<Token, Arc<Connection>>,
+    /// Those whose frames wait for room in their sockets.
+    waiting: HashMap<Token, Arc<Connection>>,
+    /// When the first of them may have waited too long.
+    next_look: Option<Instant>,
     wheel: Wheel,
     /// Streams whose broadcasts wait for an answer.
     held: HashMap<String, Held>,
     questions: u64,
-    /// Of the statement about seats that is running, or was.
-    statement: Option<Arc<Interrupt>>,
+    /// The statement about seats that is running, or was, and when it has had its time.
+    statement: Option<(Arc<Interrupt>, Instant)>,
 }
 
 /// Broadcasts of a stream, in order; the first is asked about.
@@ -41,47 +51,111 @@ struct Held {
 }
 
 impl EventLoop {
-    pub(super) fn new(shared: Arc<Shared>) -> EventLoop {
+    pub(super) fn new(shared: Arc<Shared>, poller: Poll) -> EventLoop {
         EventLoop {
             wheel: Wheel::new(shared.settings.heartbeat),
             shared,
+            poller,
+            connections: HashMap::new(),
+            waiting: HashMap::new(),
+            next_look: None,
             held: HashMap::new(),
             questions: 0,
             statement: None,
         }
     }
 
-    pub(super) async fn run(mut self, mut commands: UnboundedReceiver<Command>) {
-        let mut ticks = self.ticks();
-        let mut received = Vec::new();
-        let deadline = loop {
-            tokio::select! {
-                count = commands.recv_many(&mut received, COMMANDS) => {
-                    let mut end = None;
-                    for command in received.drain(..) {
-                        end = self.obey(command).or(end);
-                    }
-                    if let Some(end) = end {
-                        break end;
-                    }
-                    // Nobody is left who could say anything.
-                    if count == 0 {
-                        break Instant::now();
-                    }
-                }
-                _ = ticks.tick() => self.beat(),
-            }
-        };
-        self.shut_down(commands, deadline).await;
-    }
-
-    fn ticks(&self) -> Interval {
+    /// Works until the hub is shut down. Blocks the thread.
+    pub(super) fn run(mut self) {
         let period = self.shared.settings.heartbeat / self.wheel.slots();
         let period = period.max(Duration::from_millis(1));
-        interval_at(tokio::time::Instant::now() + period, period)
+        let mut events = Events::with_capacity(EVENTS);
+        let mut next_beat = Instant::now() + period;
+        let deadline = loop {
+            if let Some(deadline) = self.obey_all() {
+                break deadline;
+            }
+            let now = Instant::now();
+            if now >= next_beat {
+                self.beat(now);
+                next_beat += period;
+            }
+            self.look(now);
+            self.wait(&mut events, next_beat);
+        };
+        self.shut_down(&mut events, deadline);
     }
 
     /// Does what is asked; the deadline, if that is to end.
+    fn obey_all(&mut self) -> Option<Instant> {
+        let commands = std::mem::take(&mut *lock(&self.shared.commands));
+        let mut deadline = None;
+        for command in commands {
+            deadline = self.obey(command).or(deadline);
+        }
+        deadline
+    }
+
+    /// Waits for clients and commands, until a time at most, and does what clients want.
+    fn wait(&mut self, events: &mut Events, until: Instant) {
+        let until = [
+            self.next_look,
+            self.statement.as_ref().map(|(_, time)| *time),
+        ]
+        .into_iter()
+        .flatten()
+        .fold(until, Instant::min);
+        let left = until.saturating_duration_since(Instant::now());
+        // It fails when a signal has come; what there was is told again.
+        if self.poller.poll(events, Some(left)).is_err() {
+            return;
+        }
+        for event in &*events {
+            self.attend(event);
+        }
+    }
+
+    /// A client's socket has changed.
+    fn attend(&mut self, event: &Ready) {
+        let Some(connection) = self.connections.get(&event.token()).cloned() else {
+            return;
+        };
+        if event.is_writable() {
+            self.flush(&connection, Instant::now());
+        }
+        let read = event.is_readable() || event.is_read_closed() || event.is_error();
+        if read && connection.is_over(event) {
+            self.part(&connection, false);
+        }
+    }
+
+    /// Cuts off who does not read, and ends a statement that takes too long.
+    fn look(&mut self, now: Instant) {
+        if let Some((statement, _)) = self.statement.take_if(|(_, time)| *time <= now) {
+            statement.raise();
+        }
+        if self.next_look.is_none_or(|time| time > now) {
+            return;
+        }
+        let patience = self.shared.settings.write_deadline;
+        let waiting: Vec<_> = self.waiting.values().cloned().collect();
+        self.next_look = None;
+        for connection in waiting {
+            match connection.deadline(patience) {
+                Some(deadline) if deadline <= now => self.part(&connection, true),
+                Some(deadline) => self.look_at(deadline),
+                None => {
+                    self.waiting.remove(&connection.token);
+                }
+            }
+        }
+    }
+
+    fn look_at(&mut self, time: Instant) {
+        let first = self.next_look.map_or(time, |next| next.min(time));
+        self.next_look = Some(first);
+    }
+
     fn obey(&mut self, command: Command) -> Option<Instant> {
         match command {
             Command::Attach(connection, wire) => self.attach(&connection, wire),
@@ -92,20 +166,9 @@ impl EventLoop {
             }
             Command::Broadcast(broadcast) => self.broadcast(broadcast),
             Command::Answer(question, connections) => self.answer(question, &connections),
-            Command::Send(connection, frame) => {
-                self.shared.deliver(&connection, &frame, Instant::now());
-            }
-            Command::Close(connection) => self.shared.part(&connection, false),
-            Command::Raise(interrupt, deadline) => {
-                self.statement = Some(Arc::clone(&interrupt));
-                tokio::spawn(async move {
-                    sleep_until(deadline.into()).await;
-                    interrupt.raise();
-                });
-            }
-            Command::Listen(database) => {
-                tokio::spawn(listen(Arc::clone(&self.shared), database.config()));
-            }
+            Command::Send(connection, frame) => self.deliver(&connection, &frame, Instant::now()),
+            Command::Close(connection) => self.part(&connection, false),
+            Command::Raise(interrupt, time) => self.statement = Some((interrupt, time)),
             Command::ShutDown(deadline) => return Some(deadline),
         }
         None
@@ -115,26 +178,17 @@ impl EventLoop {
         let settings = &self.shared.settings;
         // What is written is acknowledged long before the next but one heartbeat.
         let patience = settings.heartbeat * 2 + settings.write_deadline;
-        let transport = match Transport::new(wire, patience) {
-            Ok(transport) => Arc::new(transport),
+        let poller = self.poller.registry();
+        match Transport::new(wire, patience, poller, connection.token) {
+            Ok(transport) => connection.attach(transport),
             Err(error) => {
                 let text = format!("a connection could not be taken over: {error}");
                 self.shared.log(Level::Warn, text);
-                return self.shared.part(connection, true);
+                return self.part(connection, true);
             }
-        };
-        let watch = {
-            let (shared, connection, transport) = (
-                Arc::clone(&self.shared),
-                Arc::clone(connection),
-                Arc::clone(&transport),
-            );
-            tokio::spawn(async move {
-                transport.gone().await;
-                shared.part(&connection, false);
-            })
-        };
-        connection.attach(transport, watch.abort_handle());
+        }
+        self.connections
+            .insert(connection.token, Arc::clone(connection));
         match connection.member {
             Some(_) => self.shared.seats.join(Arc::clone(connection)),
             None => self.open(connection),
@@ -152,9 +206,59 @@ impl EventLoop {
             greeting
         };
         if let Some(greeting) = greeting {
-            self.shared.deliver(connection, &greeting, Instant::now());
+            self.deliver(connection, &greeting, Instant::now());
             self.wheel.add(Arc::clone(connection));
         }
+    }
+
+    /// Writes a frame to a connection.
+    fn deliver(&mut self, connection: &Arc<Connection>, frame: &Bytes, now: Instant) {
+        let sent = connection.send(frame, now);
+        if matches!(sent, Sent::Elsewhere) {
+            let id = Arc::clone(&connection.id);
+            return self.shared.events.push(Event::Write(id, frame.clone()));
+        }
+        self.follow(connection, &sent);
+    }
+
+    /// Writes what waits for a client.
+    fn flush(&mut self, connection: &Arc<Connection>, now: Instant) {
+        if self.waiting.contains_key(&connection.token) {
+            let sent = connection.flush(now);
+            if matches!(sent, Sent::Done) {
+                self.waiting.remove(&connection.token);
+            }
+            self.follow(connection, &sent);
+        }
+    }
+
+    fn follow(&mut self, connection: &Arc<Connection>, sent: &Sent) {
+        match sent {
+            Sent::Waits => {
+                self.waiting
+                    .insert(connection.token, Arc::clone(connection));
+                if let Some(time) = connection.deadline(self.shared.settings.write_deadline) {
+                    self.look_at(time);
+                }
+            }
+            Sent::Lost => self.part(connection, true),
+            Sent::Done | Sent::Elsewhere => {}
+        }
+    }
+
+    /// A connection is at its end.
+    fn part(&mut self, connection: &Arc<Connection>, at_once: bool) {
+        if self.shared.finish(connection) {
+            self.close(connection, at_once);
+        }
+    }
+
+    fn close(&mut self, connection: &Arc<Connection>, at_once: bool) {
+        self.connections.remove(&connection.token);
+        self.waiting.remove(&connection.token);
+        connection.close(at_once, self.poller.registry());
+        let id = Arc::clone(&connection.id);
+        self.shared.events.push(Event::Gone(id));
     }
 
     fn broadcast(&mut self, broadcast: Broadcast) {
@@ -187,7 +291,7 @@ impl EventLoop {
         let Some(filter) = broadcast.visible_to.clone() else {
             let now = Instant::now();
             for connection in connections {
-                self.shared.deliver(&connection, &broadcast.frame, now);
+                self.deliver(&connection, &broadcast.frame, now);
             }
             return;
         };
@@ -224,7 +328,7 @@ impl EventLoop {
             let all = lock(&self.shared.registry).of_stream(&first.stream);
             let now = Instant::now();
             for connection in all.iter().filter(|one| visible.contains(&*one.id)) {
-                self.shared.deliver(connection, &first.frame, now);
+                self.deliver(connection, &first.frame, now);
             }
         }
         while let Some(next) = held.broadcasts.pop_front() {
@@ -237,35 +341,35 @@ impl EventLoop {
         }
     }
 
-    fn beat(&mut self) {
-        let (shared, now) = (&self.shared, Instant::now());
-        let last = self.wheel.turn(|connection| {
-            if now.duration_since(connection.written()) > shared.settings.idle_timeout {
-                shared.part(connection, false);
+    fn beat(&mut self, now: Instant) {
+        let connections = self.wheel.turn();
+        let frame = self.shared.heartbeat_frame.clone();
+        for connection in &connections {
+            let idle = now.duration_since(connection.written());
+            if idle > self.shared.settings.idle_timeout {
+                self.part(connection, false);
             } else {
-                shared.deliver(connection, &shared.heartbeat_frame, now);
+                self.deliver(connection, &frame, now);
             }
-        });
-        if last {
-            let all = lock(&shared.registry).all();
-            shared.seats.beat(&all);
+        }
+        if self.wheel.turned(connections) {
+            let all = lock(&self.shared.registry).all();
+            self.shared.seats.beat(&all);
         }
     }
 
-    async fn shut_down(mut self, mut commands: UnboundedReceiver<Command>, deadline: Instant) {
+    fn shut_down(mut self, events: &mut Events, deadline: Instant) {
         let shared = Arc::clone(&self.shared);
         {
-            // Whoever is admitted has sent its command by then.
+            // Whoever is admitted has given its command by then.
             let _registry = lock(&shared.registry);
             shared.closing.store(true, Ordering::SeqCst);
         }
-        while let Ok(command) = commands.try_recv() {
-            self.obey(command);
-        }
+        self.obey_all();
         let connections = lock(&shared.registry).all();
         let frame = shared.settings.shutdown_frame.clone().into();
         for connection in &connections {
-            shared.deliver(connection, &frame, Instant::now());
+            self.deliver(connection, &frame, Instant::now());
         }
         shared.seats.hold();
         for connection in &connections {
@@ -275,25 +379,19 @@ impl EventLoop {
         let last_frames = Instant::now() + LAST_FRAMES;
         loop {
             let now = Instant::now();
-            let read = now >= last_frames || !connections.iter().any(|one| one.waits());
-            if now >= deadline || (read && shared.seats.is_idle()) {
+            let written = now >= last_frames || self.waiting.is_empty();
+            if now >= deadline || (written && shared.seats.is_idle()) {
                 break;
             }
-            tokio::select! {
-                command = commands.recv() => {
-                    command.map(|command| self.obey(command));
-                }
-                () = sleep(LOOK) => {}
-            }
+            self.wait(events, now + LOOK);
+            self.obey_all();
         }
-        if let Some(statement) = &self.statement {
+        if let Some((statement, _)) = &self.statement {
             statement.raise();
         }
         for connection in &connections {
-            let waits = connection.waits();
-            connection.close(waits);
             if connection.phase() == Phase::Gone {
-                shared.events.push(Event::Gone(Arc::clone(&connection.id)));
+                self.close(connection, self.waiting.contains_key(&connection.token));
             }
         }
     }

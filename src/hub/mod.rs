@@ -8,15 +8,14 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::runtime::Builder;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::sleep_until;
+use mio::{Poll, Token, Waker};
+use tokio::sync::Notify;
 
 use crate::database::Database;
 use crate::fork;
@@ -37,12 +36,11 @@ pub use connection::{Arrival, Connection, Member};
 pub use seats::{Outcome, Task, Work};
 pub use transport::Wire;
 
-use connection::{Phase, Seat, Sent};
-use event_loop::EventLoop;
+use connection::{Phase, Seat};
+use event_loop::{EventLoop, WAKE};
 use inbox::Inbox;
 use registry::Registry;
 use seats::{Next, SeatNews, Seats};
-use transport::Transport;
 
 /// How a hub works.
 #[derive(Debug, Clone)]
@@ -127,7 +125,6 @@ enum Command {
     Send(Arc<Connection>, Bytes),
     Close(Arc<Connection>),
     Raise(Arc<Interrupt>, Instant),
-    Listen(Arc<Database>),
     ShutDown(Instant),
 }
 
@@ -144,13 +141,19 @@ struct Shared {
     registry: Mutex<Registry>,
     /// No new ones are admitted.
     closing: AtomicBool,
-    commands: UnboundedSender<Command>,
+    commands: Mutex<Vec<Command>>,
+    /// Wakes the hub's thread.
+    waker: Waker,
+    /// The next connection's name for the poller.
+    tokens: AtomicUsize,
     events: Inbox<Event>,
     changes: Inbox<Change>,
     questions: Inbox<Question>,
     seats: Seats,
     broadcasts: AtomicU64,
     over: Inbox<()>,
+    /// For the thread that listens.
+    ended: Notify,
 }
 
 /// The hub is shut down, or is that of the process that this one was forked from.
@@ -164,8 +167,7 @@ impl Hub {
     ///
     /// If the system has no thread or descriptor left.
     pub fn start(settings: Settings) -> io::Result<Hub> {
-        let (commands, received) = unbounded_channel();
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let poller = Poll::new()?;
         let shared = Arc::new(Shared {
             name: random_name(),
             generation: fork::generation(),
@@ -173,13 +175,16 @@ impl Hub {
             settings,
             registry: Mutex::default(),
             closing: AtomicBool::new(false),
-            commands,
+            commands: Mutex::default(),
+            waker: Waker::new(poller.registry(), WAKE)?,
+            tokens: AtomicUsize::new(WAKE.0 + 1),
             events: Inbox::new(),
             changes: Inbox::new(),
             questions: Inbox::new(),
             seats: Seats::default(),
             broadcasts: AtomicU64::new(0),
             over: Inbox::new(),
+            ended: Notify::new(),
         });
         let own = Arc::clone(&shared);
         thread::Builder::new()
@@ -187,8 +192,7 @@ impl Hub {
             .spawn(move || {
                 // Whatever ends this thread, those who wait for it are told.
                 let end = End(Arc::clone(&own));
-                runtime.block_on(EventLoop::new(own).run(received));
-                runtime.shutdown_background();
+                EventLoop::new(own, poller).run();
                 drop(end);
             })?;
         Ok(Hub(shared))
@@ -211,11 +215,17 @@ impl Hub {
             .map(drop)
     }
 
-    /// Hears what other processes broadcast, by way of this database.
-    pub fn listen(&self, database: Arc<Database>) {
-        if let Some(shared) = self.own() {
-            shared.command(Command::Listen(database));
-        }
+    /// Hears what other processes broadcast, by way of this database, on a thread of its own. For one call.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread left.
+    pub fn listen(&self, database: &Database) -> io::Result<()> {
+        let (shared, config) = (Arc::clone(&self.0), database.config());
+        thread::Builder::new()
+            .name("pgbus listen".to_owned())
+            .spawn(move || listen::listen(&shared, &config))
+            .map(drop)
     }
 
     /// Takes a client in.
@@ -230,6 +240,7 @@ impl Hub {
             arrival.stream,
             arrival.member,
             arrival.greeting,
+            Token(shared.tokens.fetch_add(1, Ordering::Relaxed)),
         ));
         {
             // Under the lock: whoever closes the hub sees all that were admitted before.
@@ -405,13 +416,18 @@ impl Drop for End {
         shared.changes.close();
         shared.questions.close();
         shared.over.close();
+        shared.ended.notify_one();
     }
 }
 
 impl Shared {
     fn command(&self, command: Command) {
-        // Fails when the hub's thread has ended, and there is nothing left to do.
-        let _ = self.commands.send(command);
+        let mut commands = lock(&self.commands);
+        commands.push(command);
+        // Whoever put the first there has woken it. It can fail only when the hub's thread has ended.
+        if commands.len() == 1 {
+            let _ = self.waker.wake();
+        }
     }
 
     fn log(&self, level: Level, text: String) {
@@ -448,31 +464,8 @@ impl Shared {
         }
     }
 
-    /// Writes a frame to a connection.
-    fn deliver(self: &Arc<Shared>, connection: &Arc<Connection>, frame: &Bytes, now: Instant) {
-        match connection.send(frame, now) {
-            Sent::Done => {}
-            Sent::Waits(transport) => {
-                tokio::spawn(flush(Arc::clone(self), Arc::clone(connection), transport));
-            }
-            Sent::Elsewhere => {
-                let id = Arc::clone(&connection.id);
-                self.events.push(Event::Write(id, frame.clone()));
-            }
-            Sent::Lost => self.part(connection, true),
-        }
-    }
-
-    /// A connection is at its end.
-    fn part(&self, connection: &Arc<Connection>, at_once: bool) {
-        if self.finish(connection) {
-            connection.close(at_once);
-            self.events.push(Event::Gone(Arc::clone(&connection.id)));
-        }
-    }
-
-    /// It cannot be found any more, and its seat leaves; false if that was so already. What waits for its client is
-    /// still written.
+    /// A connection cannot be found any more, and its seat leaves; false if that was so already. What waits for its
+    /// client is still written.
     fn finish(&self, connection: &Arc<Connection>) -> bool {
         let Some(seat) = connection.end() else {
             return false;
@@ -482,23 +475,6 @@ impl Shared {
             self.seats.leave(Arc::clone(connection));
         }
         true
-    }
-}
-
-/// Writes what waits for a client, as it reads; cuts it off when it takes too long.
-async fn flush(shared: Arc<Shared>, connection: Arc<Connection>, transport: Arc<Transport>) {
-    loop {
-        let Some(deadline) = connection.deadline(shared.settings.write_deadline) else {
-            return;
-        };
-        tokio::select! {
-            ready = transport.writable() => match (ready, connection.flush()) {
-                (Ok(()), Sent::Waits(_)) => {}
-                (Ok(()), Sent::Done | Sent::Elsewhere) => return,
-                (Err(_), _) | (_, Sent::Lost) => return shared.part(&connection, true),
-            },
-            () = sleep_until(deadline.into()) => return shared.part(&connection, true),
-        }
     }
 }
 

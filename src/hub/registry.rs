@@ -81,10 +81,18 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
+    use mio::Token;
+
     use super::*;
 
     fn connection(id: &str, stream: &str) -> Arc<Connection> {
-        Arc::new(Connection::new(id.into(), stream.into(), None, Vec::new()))
+        Arc::new(Connection::new(
+            id.into(),
+            stream.into(),
+            None,
+            Vec::new(),
+            Token(0),
+        ))
     }
 
     fn ids(registry: &Registry, stream: &str) -> Vec<String> {

@@ -427,6 +427,8 @@ impl Task {
 
 #[cfg(test)]
 mod tests {
+    use mio::Token;
+
     use super::super::connection::Member;
     use super::*;
 
@@ -436,7 +438,8 @@ mod tests {
             metadata: "{}".into(),
             seat: None,
         };
-        let connection = Connection::new(id.into(), "room".into(), Some(member), Vec::new());
+        let connection =
+            Connection::new(id.into(), "room".into(), Some(member), Vec::new(), Token(0));
         Arc::new(connection)
     }
 

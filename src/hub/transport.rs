@@ -3,12 +3,13 @@
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use socket2::SockRef;
-use tokio::io::{Interest, Ready};
-use tokio::net::{TcpStream, UnixStream};
+use mio::event::Event;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use socket2::Socket;
 
 /// A client that sends more than this after its request has something else in mind than to listen.
 const UNASKED: usize = 64 * 1024;
@@ -24,72 +25,75 @@ pub enum Wire {
     Elsewhere,
 }
 
-/// A wire in use. It belongs to the runtime on which it was made.
+/// A wire in use.
 #[derive(Debug)]
-pub(crate) enum Transport {
-    Plain(Socket),
-    Watched(Socket),
-    Elsewhere,
-}
-
-/// A connected socket of either kind.
-#[derive(Debug)]
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
+pub(crate) struct Transport {
+    socket: Option<Socket>,
+    plain: bool,
+    /// Bytes that the client has sent.
+    unasked: usize,
 }
 
 impl Transport {
-    /// `patience`: what was written and is not acknowledged for so long is lost, and with it the client, which may have
-    /// gone without a word.
-    pub(crate) fn new(wire: Wire, patience: Duration) -> io::Result<Transport> {
-        Ok(match wire {
+    /// Has the poller tell of it by the token. `patience`: what was written and is not acknowledged for so long is lost,
+    /// and with it the client, which may have gone without a word.
+    pub(crate) fn new(
+        wire: Wire,
+        patience: Duration,
+        poller: &Registry,
+        token: Token,
+    ) -> io::Result<Transport> {
+        let (socket, interest) = match wire {
             Wire::Plain(descriptor) => {
-                prepare(&SockRef::from(&descriptor), patience);
-                Transport::Plain(Socket::new(descriptor)?)
+                let socket = Socket::from(descriptor);
+                socket.set_nonblocking(true)?;
+                prepare(&socket, patience);
+                (Some(socket), Interest::READABLE | Interest::WRITABLE)
             }
-            Wire::Watched(descriptor) => Transport::Watched(Socket::new(descriptor)?),
-            Wire::Elsewhere => Transport::Elsewhere,
+            Wire::Watched(descriptor) => (Some(Socket::from(descriptor)), Interest::READABLE),
+            Wire::Elsewhere => (None, Interest::READABLE),
+        };
+        if let Some(socket) = &socket {
+            poller.register(&mut SourceFd(&socket.as_raw_fd()), token, interest)?;
+        }
+        Ok(Transport {
+            socket,
+            plain: interest.is_writable(),
+            unasked: 0,
         })
     }
 
-    /// Whether somebody else writes what the client gets.
-    pub(crate) fn is_written_elsewhere(&self) -> bool {
-        !matches!(self, Transport::Plain(_))
+    /// Whether it is the hub that writes what the client gets.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// Writes what the socket takes now.
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Transport::Plain(socket) => {
-                socket.try_io(Interest::WRITABLE, |socket| send(socket, bytes))
-            }
-            Transport::Watched(_) | Transport::Elsewhere => Ok(bytes.len()),
+        match &self.socket {
+            Some(socket) if self.plain => send(socket, bytes),
+            _ => Ok(bytes.len()),
         }
     }
 
-    /// Resolves when it is worth trying to write again.
-    pub(crate) async fn writable(&self) -> io::Result<()> {
-        match self {
-            Transport::Plain(socket) => socket.ready(Interest::WRITABLE).await.map(drop),
-            Transport::Watched(_) | Transport::Elsewhere => Ok(()),
-        }
-    }
-
-    /// Resolves when the client has gone, or does what no client of an event stream does.
-    pub(crate) async fn gone(&self) {
-        match self {
-            Transport::Plain(socket) => read_to_end(socket).await,
-            Transport::Watched(socket) => wait_for_end(socket).await,
-            Transport::Elsewhere => std::future::pending().await,
+    /// Whether the client has gone, or does what no client of an event stream does, after an event.
+    pub(crate) fn is_over(&mut self, event: &Event) -> bool {
+        match &self.socket {
+            Some(socket) if self.plain => is_read_to_end(socket, &mut self.unasked),
+            // What there is to read is somebody else's.
+            _ => event.is_read_closed() || event.is_error(),
         }
     }
 
     /// Ends the connection, also if a forked child has inherited the descriptor. `at_once`: what the client has not
     /// read yet is thrown away. A watched socket is left to those who write on it.
-    pub(crate) fn close(&self, at_once: bool) {
-        if let Transport::Plain(socket) = self {
-            let socket = SockRef::from(socket);
+    pub(crate) fn close(self, at_once: bool, poller: &Registry) {
+        let Some(socket) = &self.socket else {
+            return;
+        };
+        // The child's descriptor would keep it in the poller's list.
+        let _ = poller.deregister(&mut SourceFd(&socket.as_raw_fd()));
+        if self.plain {
             if at_once {
                 let _ = socket.set_linger(Some(Duration::ZERO));
             }
@@ -98,49 +102,8 @@ impl Transport {
     }
 }
 
-impl Socket {
-    fn new(descriptor: OwnedFd) -> io::Result<Socket> {
-        let socket = SockRef::from(&descriptor);
-        socket.set_nonblocking(true)?;
-        Ok(if socket.local_addr()?.is_unix() {
-            Socket::Unix(UnixStream::from_std(descriptor.into())?)
-        } else {
-            Socket::Tcp(TcpStream::from_std(descriptor.into())?)
-        })
-    }
-
-    async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        match self {
-            Socket::Tcp(socket) => socket.ready(interest).await,
-            Socket::Unix(socket) => socket.ready(interest).await,
-        }
-    }
-
-    /// Does it if the socket is known to be ready; what then would block is not known to be ready any more.
-    fn try_io<T>(
-        &self,
-        interest: Interest,
-        work: impl FnOnce(&SockRef<'_>) -> io::Result<T>,
-    ) -> io::Result<T> {
-        let work = || work(&SockRef::from(self));
-        match self {
-            Socket::Tcp(socket) => socket.try_io(interest, work),
-            Socket::Unix(socket) => socket.try_io(interest, work),
-        }
-    }
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Socket::Tcp(socket) => socket.as_fd(),
-            Socket::Unix(socket) => socket.as_fd(),
-        }
-    }
-}
-
 /// What cannot be set is only slower to notice, or is no TCP.
-fn prepare(socket: &SockRef<'_>, patience: Duration) {
+fn prepare(socket: &Socket, patience: Duration) {
     #[cfg(target_os = "linux")]
     let _ = socket.set_tcp_user_timeout(Some(patience));
     #[cfg(not(target_os = "linux"))]
@@ -150,45 +113,29 @@ fn prepare(socket: &SockRef<'_>, patience: Duration) {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn send(socket: &SockRef<'_>, bytes: &[u8]) -> io::Result<usize> {
+fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
     socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
 }
 
 #[cfg(target_vendor = "apple")]
-fn send(socket: &SockRef<'_>, bytes: &[u8]) -> io::Result<usize> {
+fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
     socket.send(bytes)
 }
 
-async fn read_to_end(socket: &Socket) {
-    let mut unasked = 0;
-    while socket.ready(Interest::READABLE).await.is_ok() {
-        let read = socket.try_io(Interest::READABLE, |socket| {
-            let mut buffer = [MaybeUninit::uninit(); 512];
-            socket.recv(&mut buffer)
-        });
-        match read {
-            Ok(0) => return,
+/// Reads what is there, to the end of it: the poller tells of what comes after that.
+fn is_read_to_end(socket: &Socket, unasked: &mut usize) -> bool {
+    let mut buffer = [MaybeUninit::uninit(); 2048];
+    loop {
+        match socket.recv(&mut buffer) {
+            Ok(0) => return true,
             Ok(length) => {
-                unasked += length;
-                if unasked > UNASKED {
-                    return;
+                *unasked += length;
+                if *unasked > UNASKED {
+                    return true;
                 }
             }
-            Err(error) => match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
-                _ => return,
-            },
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return error.kind() != ErrorKind::WouldBlock,
         }
-    }
-}
-
-/// What there is to read is somebody else's.
-async fn wait_for_end(socket: &Socket) {
-    while let Ok(ready) = socket.ready(Interest::READABLE).await {
-        if ready.is_read_closed() {
-            return;
-        }
-        let _: io::Result<()> =
-            socket.try_io(Interest::READABLE, |_| Err(ErrorKind::WouldBlock.into()));
     }
 }

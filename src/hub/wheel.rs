@@ -42,13 +42,15 @@ impl Wheel {
         self.next = (self.next + 1) % self.slots.len();
     }
 
-    /// Turns it by a slot, whose connections get what `beat` does; those that have gone by then are forgotten. Whether
-    /// the interval is over with that.
-    pub(crate) fn turn(&mut self, mut beat: impl FnMut(&Arc<Connection>)) -> bool {
-        self.slots[self.turn].retain(|connection| {
-            beat(connection);
-            connection.phase() != Phase::Gone
-        });
+    /// Turns it by a slot: whose heartbeat it is.
+    pub(crate) fn turn(&mut self) -> Vec<Arc<Connection>> {
+        std::mem::take(&mut self.slots[self.turn])
+    }
+
+    /// Takes them back for their next turn, but for those who have gone. Whether the interval is over with that.
+    pub(crate) fn turned(&mut self, mut connections: Vec<Arc<Connection>>) -> bool {
+        connections.retain(|connection| connection.phase() != Phase::Gone);
+        self.slots[self.turn].append(&mut connections);
         self.turn = (self.turn + 1) % self.slots.len();
         self.turn == 0
     }
@@ -56,6 +58,8 @@ impl Wheel {
 
 #[cfg(test)]
 mod tests {
+    use mio::Token;
+
     use super::*;
 
     #[test]
@@ -63,16 +67,16 @@ mod tests {
         let mut wheel = Wheel::new(Duration::from_secs(15));
         for number in 0..640 {
             let id = number.to_string();
-            let connection = Connection::new(id, "room".into(), None, Vec::new());
+            let connection = Connection::new(id, "room".into(), None, Vec::new(), Token(0));
             wheel.add(Arc::new(connection));
         }
         for _ in 0..2 {
             let mut beaten = 0;
             for slot in 0..64 {
-                let before = beaten;
-                let last = wheel.turn(|_| beaten += 1);
-                assert_eq!(beaten - before, 10);
-                assert_eq!(last, slot == 63);
+                let connections = wheel.turn();
+                assert_eq!(connections.len(), 10);
+                beaten += connections.len();
+                assert_eq!(wheel.turned(connections), slot == 63);
             }
             assert_eq!(beaten, 640);
         }
@@ -81,11 +85,18 @@ mod tests {
     #[test]
     fn who_has_gone_has_no_more_turns() {
         let mut wheel = Wheel::new(Duration::from_millis(1));
-        let connection = Arc::new(Connection::new("a".into(), "b".into(), None, Vec::new()));
+        let connection = Arc::new(Connection::new(
+            "a".into(),
+            "b".into(),
+            None,
+            Vec::new(),
+            Token(0),
+        ));
         wheel.add(Arc::clone(&connection));
-        assert!(wheel.turn(|connection| {
-            connection.end();
-        }));
-        assert!(wheel.turn(|_| panic!("it has gone")));
+        let connections = wheel.turn();
+        assert_eq!(connections.len(), 1);
+        connection.end();
+        assert!(wheel.turned(connections));
+        assert!(wheel.turn().is_empty());
     }
 }

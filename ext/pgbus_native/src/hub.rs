@@ -56,8 +56,9 @@ impl Hub {
     }
 
     /// `listen(database)`: hears what other processes broadcast.
-    fn listen(&self, database: &Database) {
-        self.0.listen(database.core());
+    fn listen(ruby: &Ruby, this: &Hub, database: &Database) -> Result<(), Error> {
+        let started = this.0.listen(&database.core());
+        started.map_err(|error| no_thread(ruby, &error))
     }
 
     /// `register(id, stream, member, greeting, socket)`: `member` nil or `[id, metadata as JSON, seat or nil]`;
