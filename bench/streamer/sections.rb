@@ -51,7 +51,8 @@ module Bench
       WORK = "connect"
 
       def run
-        turns(streams: sizes.streams, interval: 60) do |side, clients|
+        # A turn takes little time, so there are more of them.
+        turns(streams: sizes.streams, interval: 60, rounds: (2 * sizes.rounds) - 1) do |side, clients|
           connect(clients, WARM)
           add(WORK, side, [connect(clients, sizes.connecting)])
           seats(side) if side.streamer?
