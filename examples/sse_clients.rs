@@ -299,7 +299,8 @@ impl Client {
             self.note_gap(at);
             self.heartbeats.set(self.heartbeats.get() + 1);
             self.heartbeat.set(at);
-        } else if frame.starts_with(b"event: turbo-stream") {
+        } else if frame.starts_with(b"event: turbo-stream") || frame.starts_with(b"id: ") {
+            // What pgbus writes has an id before it.
             let latency = at.saturating_sub(sent_at(frame));
             self.broadcasts.set(self.broadcasts.get() + 1);
             self.latency.set(latency);

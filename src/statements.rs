@@ -453,10 +453,14 @@ statements! {
         ", m.stream_name::text AS stream_name"
     );
 
-    /// `$1` payloads, told to every session that listens, in order.
+    /// `$1` payloads, told to every session that listens, in order. They do not outlive a crash of the server, so nobody
+    /// has to wait for its disk: but only in a transaction that is this statement's own, since another one's rows are to
+    /// be as durable as its session says.
     NOTIFY: Changes, repeatable: false,
         "SELECT pg_notify('pgbus_native_broadcasts', payload)
-         FROM unnest($1::text[]) WITH ORDINALITY AS t (payload, number) ORDER BY number";
+         FROM (SELECT CASE WHEN now() = statement_timestamp()
+                           THEN set_config('synchronous_commit', 'off', true) END) AS own,
+              unnest($1::text[]) WITH ORDINALITY AS t (payload, number) ORDER BY number";
 
     /// A batch of [`JOIN_MEMBER_BEFORE_SEATS`].
     JOIN_MEMBERS_BEFORE_SEATS: Members, repeatable: true, join_members!("(stream_name, member_id)");

@@ -9,13 +9,15 @@ module Bench
     # (connects, disconnects, broadcasts) and does one after the other, another one does the heartbeat, both with
     # write_nonblock on one socket after the other and one call of Presence after the other.
     #
-    # It is spared what pgbus's does beside: reading a broadcast's text from a table, and a frame made anew for each
-    # connection.
+    # It is spared what pgbus's does beside: reading a broadcast's text from a table, and asking filters.
     class PlainStreamer
       # The part of a stream that Presence uses.
       Room = Struct.new(:name) do
         def broadcast(html); end
       end
+
+      # What a connection is given to write.
+      Message = Data.define(:msg_id, :payload)
 
       attr_reader :registry
 
@@ -26,6 +28,7 @@ module Bench
         @logger = logger
         @registry = PlainRegistry.new
         @queue = Thread::Queue.new
+        @broadcasts = 0
       end
 
       def start
@@ -53,7 +56,8 @@ module Bench
       def connect(connection)
         guarded { join(connection) } if seat?(connection)
         @registry.add(connection)
-        write(connection, Pgbus::Streams::Envelope.connected(id: connection.id))
+        greeting = Pgbus::Streams::Envelope.connected(id: connection.id)
+        drop(connection) unless connection.write_sentinel(greeting) == :ok
       end
 
       def disconnect(connection)
@@ -63,10 +67,12 @@ module Bench
         presence(connection.stream_name).leave(connection_id: connection.id) if seat?(connection)
       end
 
+      # As pgbus's, each connection makes the frame for itself.
       def deliver(stream_name, html)
-        lines = html.lines(chomp: true).map { |line| "data: #{line}\n" }
-        frame = "event: turbo-stream\n#{lines.join}\n"
-        @registry.connections_for(stream_name).each { |connection| write(connection, frame) }
+        messages = [Message.new(@broadcasts += 1, html)]
+        @registry.connections_for(stream_name).each do |connection|
+          drop(connection) if connection.enqueue(messages).empty?
+        end
       end
 
       # --- Heartbeat ---
@@ -83,10 +89,9 @@ module Bench
 
       # A comment to each connection, then a touch for each stream, then seats of whoever does not come back.
       def beat
-        frame = Pgbus::Streams::Envelope.comment("heartbeat")
         @registry.connections.each do |connection|
           connection.mark_dead! if connection.idle_for > @config.streams_idle_timeout
-          write(connection, frame)
+          drop(connection) unless connection.write_comment("heartbeat #{now.to_i}") == :ok
         end
         seats = @registry.connections.select { |connection| seat?(connection) }
         seats.group_by(&:stream_name).each { |stream_name, connections| touch(stream_name, connections) }
@@ -105,8 +110,8 @@ module Bench
 
       # --- Both ---
 
-      def write(connection, frame)
-        @queue << [:disconnect, connection] unless connection.write_sentinel(frame) == :ok
+      def drop(connection)
+        @queue << [:disconnect, connection]
       end
 
       def join(connection)

@@ -34,8 +34,8 @@ module Bench
 
           - plain Ruby streamer: built as pgbus's is, with pgbus's own `Pgbus::Streams::Presence`. One thread takes
             connects, disconnects and broadcasts from a queue, another one does the heartbeat, each with
-            `write_nonblock` on one socket after the other and one call of Presence after the other. A broadcast's text
-            does not come from a table, and its frame is made once
+            `write_nonblock` on one socket after the other and one call of Presence after the other. Each connection
+            makes its frames, as there; but a broadcast's text does not come from a table
           - native streamer: this gem's, as it is used
           - limit: the same frames written to the same sockets one after the other, in Rust, and nothing else: no seats,
             no registry. What the kernel takes, for its side and the clients', is in it
