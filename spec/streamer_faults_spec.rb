@@ -254,4 +254,51 @@ RSpec.describe "Faults of which Pgbus::Native::Streamer makes nothing", implemen
       expect(seats).to match_array(accepted.map(&:id))
     end
   end
+
+  describe "all of it at once" do
+    # Comes and goes for so many seconds; the clients that stay.
+    def come_and_go_for(seconds, places, random)
+      over = now + seconds
+      open_ones = []
+      while now < over
+        open_ones << request("room:#{random.rand(5)}", at: places.sample(random:))
+        open_ones.delete_at(random.rand(open_ones.size)).close(reset: random.rand(2).zero?) if open_ones.size > 10
+        sleep 0.002
+      end
+      open_ones
+    end
+
+    # Ends sessions, and deletes seats, until the block's thread is done.
+    def trouble(threads)
+      while threads.any?(&:alive?)
+        sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.5")
+        sql("DELETE FROM pgbus_presence_members WHERE random() < 0.2")
+        threads.first.join(0.3)
+      end
+    end
+
+    it "leaves each client that is there its connection and its seat, and no other seat" do
+      settings.streams_heartbeat_interval = 0.5
+      StreamerProcess.run(streams_heartbeat_interval: 0.5) do |puma|
+        places = [address, puma.socket]
+        threads = Array.new(3) { |seed| in_thread { come_and_go_for(4, places, Random.new(seed)) } }
+        trouble(threads)
+        there = threads.flat_map(&:value)
+        wait_for(*there)
+        wait_until("each has its seat") { seats.sort == there.map(&:id).sort }
+        beats = there.first.heartbeats.size
+        wait_until("there were more heartbeats") { there.first.heartbeats.size > beats + 2 }
+        expect(seats).to match_array(there.map(&:id))
+        expect(there.map(&:ended?)).to all(be(false))
+        wait_until("they hear each other", within: 15) do
+          5.times { |number| streamer.broadcast("room:#{number}", "the end") }
+          there.all? { |client| client.got?("the end") }
+        end
+        streamer.shutdown!
+        expect(puma.stop).to be_truthy
+        expect(rows).to be_empty
+      end
+    end
+  end
 end
