@@ -161,9 +161,9 @@ module Pgbus
 
       def settings
         {
-          heartbeat: setting(:streams_heartbeat_interval, 15).to_f,
-          write_deadline: setting(:streams_write_deadline_ms, 5000) / 1000.0,
-          idle_timeout: setting(:streams_idle_timeout, 3600).to_f,
+          heartbeat: seconds(setting(:streams_heartbeat_interval, 15)),
+          write_deadline: seconds(setting(:streams_write_deadline_ms, 5000) / 1000.0),
+          idle_timeout: seconds(setting(:streams_idle_timeout, 3600)),
           heartbeat_frame: Streams::Envelope.comment("heartbeat"),
           shutdown_frame: frame("pgbus:shutdown", JSON.generate({ reason: "worker_restart" }))
         }
@@ -171,6 +171,11 @@ module Pgbus
 
       def setting(name, default)
         (@config.public_send(name) if @config.respond_to?(name)) || default
+      end
+
+      # No longer than what can be added to any time, though an application may say infinity.
+      def seconds(number)
+        [number.to_f, 1e9].min
       end
 
       # An event that is no place in the stream has no id.
@@ -196,21 +201,25 @@ module Pgbus
         return leave_seats_to_ruby unless database
         return if @keeper.equal?(database)
 
-        @keeper = database
         @hub.keep_seats(database)
+        @keeper = database
       end
 
       def leave_seats_to_ruby
         return if @keeper == :ruby
 
-        @keeper = :ruby
         RubySeats.start(@hub, @logger)
+        @keeper = :ruby
       end
 
       def hand_over(connection, member)
         admitted = connection.io.is_a?(BasicSocket) ? take_over(connection, member) : write_to(connection, member)
       ensure
-        @registry.remove(connection.id) unless admitted
+        unless admitted
+          # The hub has it already if the thread was interrupted after that.
+          @hub.close(connection.id)
+          @registry.remove(connection.id)
+        end
       end
 
       # The descriptor is copied, so Ruby's can be closed.

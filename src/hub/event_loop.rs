@@ -78,7 +78,8 @@ impl EventLoop {
             let now = Instant::now();
             if now >= next_beat {
                 self.beat(now);
-                next_beat += period;
+                // A process that was stopped does not make up for what it has missed.
+                next_beat = (next_beat + period).max(now);
             }
             self.look(now);
             self.wait(&mut events, next_beat);
@@ -383,6 +384,7 @@ impl EventLoop {
             if now >= deadline || (written && shared.seats.is_idle()) {
                 break;
             }
+            self.look(now);
             self.wait(events, now + LOOK);
             self.obey_all();
         }

@@ -67,9 +67,9 @@ async fn hear(shared: &Shared, connected: Connected, told: &mut bool) -> Result<
         mut notifications,
         ..
     } = connected;
-    client
-        .batch_execute(statements::LISTEN)
+    timeout(CHECK[1], client.batch_execute(statements::LISTEN))
         .await
+        .map_err(|_| "the server does not answer".to_owned())?
         .map_err(|error| error.to_string())?;
     if std::mem::take(told) {
         let text = "broadcasts of other processes arrive again".to_owned();

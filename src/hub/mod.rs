@@ -359,7 +359,7 @@ impl Hub {
     /// Makes the caller of [`Hub::next_work`] with this number the one who looks after the seats, in place of the hub's
     /// own thread.
     pub fn take_seats(&self) -> u64 {
-        self.0.seats.take_over()
+        self.own().map_or(0, |shared| shared.seats.take_over())
     }
 
     /// Work for the seats, as soon as there is some. For one thread; blocks it. `None` at the end, or if another has
@@ -462,6 +462,8 @@ impl Shared {
             Some(SeatNews::Back) => self.log(Level::Info, "seats are kept again".to_owned()),
             None => {}
         }
+        // Not before: the end of the hub waits for this, and takes no reports after it.
+        self.seats.rest();
     }
 
     /// A connection cannot be found any more, and its seat leaves; false if that was so already. What waits for its
@@ -479,5 +481,8 @@ impl Shared {
 }
 
 fn random_name() -> String {
-    format!("{:016x}", RandomState::new().build_hasher().finish())
+    let mut hasher = RandomState::new().build_hasher();
+    // A forked child goes on with its parent's keys, and so does the next one.
+    hasher.write_u32(std::process::id());
+    format!("{:016x}", hasher.finish())
 }

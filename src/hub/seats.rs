@@ -115,11 +115,12 @@ impl Seats {
             for connection in connections {
                 match connection.seat() {
                     Seat::Held if touch => state.touches.push_back(Arc::clone(connection)),
-                    Seat::None if connection.member.is_some() => {
-                        if let Some(Phase::Open) = connection.change_seat(Seat::None, Seat::Wanted)
-                        {
-                            state.joins.push_back(Arc::clone(connection));
-                        }
+                    // One that is about to be opened has its turn at the next beat.
+                    Seat::None
+                        if connection.member.is_some() && connection.phase() == Phase::Open =>
+                    {
+                        connection.change_seat(Seat::None, Seat::Wanted);
+                        state.joins.push_back(Arc::clone(connection));
                     }
                     _ => {}
                 }
@@ -145,6 +146,8 @@ impl Seats {
         self.add(|state| {
             state.held = false;
             state.leaving = true;
+            let again = std::mem::take(&mut state.failed_leaves);
+            state.leaves.extend(again);
             state.touches.clear();
             state.joins.clear();
             state.expire = false;
@@ -204,7 +207,7 @@ impl Seats {
         });
     }
 
-    /// Takes note of what came of work, an outcome for each of its connections.
+    /// Takes note of what came of work, an outcome for each of its connections. It is under way until [`Seats::rest`].
     pub(crate) fn done(&self, work: Work, outcomes: Vec<Outcome>) -> Consequences {
         let mut consequences = Consequences::default();
         let mut failure = None;
@@ -257,7 +260,6 @@ impl Seats {
             }
         }
         self.add(|state| {
-            state.running -= 1;
             for connection in again {
                 if let Some(Phase::Open) = connection.change_seat(Seat::Held, Seat::Wanted) {
                     state.joins.push_back(connection);
@@ -278,6 +280,11 @@ impl Seats {
             };
         });
         consequences
+    }
+
+    /// What follows from work has been seen to, too.
+    pub(crate) fn rest(&self) {
+        self.add(|state| state.running -= 1);
     }
 
     fn add(&self, change: impl FnOnce(&mut State)) {
@@ -563,6 +570,42 @@ mod tests {
         nothing(&seats);
         seats.beat(&[]);
         work(&seats, Task::Leave, 1);
+    }
+
+    #[test]
+    fn a_beat_between_a_failed_join_and_the_opening_costs_no_seat() {
+        let seats = Seats::default();
+        let connection = connection("a");
+        seats.join(Arc::clone(&connection));
+        let failed = vec![Outcome::Failed("no server".into())];
+        seats.done(work(&seats, Task::Join, 1), failed);
+        seats.beat(&[Arc::clone(&connection)]);
+        connection.open();
+        seats.beat(&[connection]);
+        work(&seats, Task::Join, 1);
+    }
+
+    #[test]
+    fn a_failed_leave_is_tried_again_at_the_end() {
+        let seats = Seats::default();
+        let connection = joined(&seats);
+        connection.end();
+        seats.leave(connection);
+        let failed = vec![Outcome::Failed("no server".into())];
+        seats.done(work(&seats, Task::Leave, 1), failed);
+        seats.only_leaves();
+        work(&seats, Task::Leave, 1);
+    }
+
+    #[test]
+    fn work_is_under_way_until_its_consequences_are_seen_to() {
+        let seats = Seats::default();
+        seats.join(connection("a"));
+        let join = work(&seats, Task::Join, 1);
+        seats.done(join, vec![Outcome::Found]);
+        assert!(!seats.is_idle());
+        seats.rest();
+        assert!(seats.is_idle());
     }
 
     #[test]

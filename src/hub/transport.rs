@@ -50,7 +50,11 @@ impl Transport {
                 prepare(&socket, patience);
                 (Some(socket), Interest::READABLE | Interest::WRITABLE)
             }
-            Wire::Watched(descriptor) => (Some(Socket::from(descriptor)), Interest::READABLE),
+            Wire::Watched(descriptor) => {
+                let socket = Socket::from(descriptor);
+                prepare(&socket, patience);
+                (Some(socket), Interest::READABLE)
+            }
             Wire::Elsewhere => (None, Interest::READABLE),
         };
         if let Some(socket) = &socket {

@@ -333,11 +333,13 @@ fn next<T: Send>(
 }
 
 fn outcome(outcome: Value) -> Result<Outcome, Error> {
+    // What a system says of a server is in its own language and encoding.
+    let text = |reason| String::from_utf8_lossy(&bytes(reason)).into_owned();
     if let Some(reason) = RString::from_value(outcome) {
-        return Ok(Outcome::Failed(reason.to_string()?));
+        return Ok(Outcome::Failed(text(reason)));
     }
     match RArray::from_value(outcome) {
-        Some(reason) => Ok(Outcome::Refused(reason.entry(0)?)),
+        Some(reason) => Ok(Outcome::Refused(text(reason.entry(0)?))),
         None if outcome.to_bool() => Ok(Outcome::Found),
         None => Ok(Outcome::Missing),
     }

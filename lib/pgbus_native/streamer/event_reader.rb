@@ -43,7 +43,8 @@ module Pgbus
         # @return [void]
         def join(deadline)
           @worker.join(Streamer.left(deadline))
-          @closing.each { |thread| thread.join(Streamer.left(deadline)) }
+          # All of them may still be at it, so there is no moment for each.
+          @closing.each { |thread| thread.join([deadline - Streamer.now, 0].max) }
           nil
         end
 

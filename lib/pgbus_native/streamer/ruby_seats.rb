@@ -6,6 +6,14 @@ module Pgbus
       # Looks after the seats on whatever route a call takes, where that is not the native one: in transactional tests,
       # or for a server that the native client cannot speak to.
       module RubySeats
+        # What can be the fault of one row, as the core sees it: cardinality, data, constraints, triggers, size.
+        OF_ONE_ROW = [
+          PG::CardinalityViolation, PG::DataException, PG::IntegrityConstraintViolation, PG::ExternalRoutineException,
+          PG::ExternalRoutineInvocationException, PG::WithCheckOptionViolation, PG::ProgramLimitExceeded,
+          PG::PlpgsqlError
+        ].freeze
+        private_constant :OF_ONE_ROW
+
         # @param hub [Hub]
         # @param logger [Logger, nil]
         # @return [Thread]
@@ -28,7 +36,7 @@ module Pgbus
         #   why the server does not take it
         def self.perform(work)
           batch(work)
-        rescue PG::DataException, PG::IntegrityConstraintViolation
+        rescue *OF_ONE_ROW
           # One of them is at fault.
           work.each.map { |statement, params| single(statement, params) }
         rescue StandardError => e
@@ -44,7 +52,7 @@ module Pgbus
 
         def self.single(statement, params)
           Route.run(statement, params).any?
-        rescue PG::DataException, PG::IntegrityConstraintViolation => e
+        rescue *OF_ONE_ROW => e
           [e.message]
         rescue StandardError => e
           e.message

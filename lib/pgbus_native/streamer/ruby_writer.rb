@@ -49,9 +49,9 @@ module Pgbus
         private
 
         def write(frame)
-          return if @connection.dead?
-
-          @hub.close(@connection.id) unless @connection.write_sentinel(frame) == :ok
+          # The application may have closed it, of which nobody tells the hub.
+          written = !@connection.dead? && @connection.write_sentinel(frame) == :ok
+          @hub.close(@connection.id) unless written
         end
       end
     end

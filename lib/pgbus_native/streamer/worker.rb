@@ -3,7 +3,7 @@
 module Pgbus
   module Native
     class Streamer
-      # A thread that does one thing after the other. What raises is logged, and the next is done.
+      # A thread that does one thing after the other. What raises is logged, whatever it is, and the next is done.
       class Worker
         # @param name [String] the thread's
         # @param logger [Logger, nil]
@@ -31,16 +31,18 @@ module Pgbus
 
         def run(application)
           while (items = @source.call)
-            application ? released { do_all(items) } : do_all(items)
+            logged { application ? released { do_all(items) } : do_all(items) }
           end
         end
 
         def do_all(items)
-          items.each do |item|
-            @work.call(item)
-          rescue StandardError => e
-            @logger&.error { "[pgbus_native] #{Thread.current.name}: #{e.class}: #{e.message}" }
-          end
+          items.each { |item| logged { @work.call(item) } }
+        end
+
+        def logged
+          yield
+        rescue Exception => e # rubocop:disable Lint/RescueException -- no error of an application's ends the thread
+          @logger&.error { "[pgbus_native] #{Thread.current.name}: #{e.class}: #{e.message}" }
         end
 
         # Code may be reloaded afterwards, and ActiveRecord has its connections back.
