@@ -36,7 +36,7 @@ RSpec.describe "Faults of which Pgbus::Native::Streamer makes nothing", implemen
       server.start
     end
 
-    it "that is gone for 10 s costs no client its connection; seats return by themselves" do
+    it "that is gone for 10 s costs no client its connection; seats return by themselves", :slow do
       settings.streams_heartbeat_interval = 1
       # The seats are past it when the database is back.
       settings.ttl = ->(_stream) { 5 }
@@ -101,7 +101,7 @@ RSpec.describe "Faults of which Pgbus::Native::Streamer makes nothing", implemen
       wait_until("the seat has left") { seats.empty? }
     end
 
-    it "that answers nothing any more delays neither heartbeats nor connecting nor the shutdown" do
+    it "that answers nothing any more delays neither heartbeats nor connecting nor the shutdown", :slow do
       settings.streams_heartbeat_interval = 0.3
       FaultProxy.to(server.port) do |proxy|
         SpecDatabase.establish(**server.settings(port: proxy.port))
@@ -255,7 +255,7 @@ RSpec.describe "Faults of which Pgbus::Native::Streamer makes nothing", implemen
     end
   end
 
-  describe "all of it at once" do
+  describe "all of it at once", :slow do
     # Comes and goes for so many seconds; the clients that stay.
     def come_and_go_for(seconds, places, random)
       over = now + seconds

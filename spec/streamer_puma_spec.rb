@@ -3,7 +3,7 @@
 require "pgbus_native/streams"
 require_relative "support/streamer_helpers"
 
-RSpec.describe "Pgbus::Native::Streamer in Puma's processes", implementation: Implementation::AUTO do
+RSpec.describe "Pgbus::Native::Streamer in Puma's processes", :slow, implementation: Implementation::AUTO do
   include StreamerHelpers
 
   before { skip PumaCluster.unavailable if PumaCluster.unavailable }

@@ -401,13 +401,32 @@ RSpec.describe "Pgbus::Native::Streamer", implementation: Implementation::AUTO d
     it "has an id once" do
       client = connect
       near, far = UNIXSocket.pair
+      before = descriptors.size
 
       expect { register(near, id: client.id) }.to raise_error(IOError)
+      expect([near.closed?, descriptors.size]).to eq([false, before])
       streamer.broadcast("room:1", "to the first")
       wait_for_data(client, "to the first")
       expect([streamer.registry.size, seats]).to eq([1, [client.id]])
     ensure
       [near, far].each(&:close)
+    end
+
+    %i[tcp tls].each do |transport|
+      it "lets a connection on #{transport} be written to by whoever finds it there, as long as it is there" do
+        message = Struct.new(:msg_id, :payload)
+        client = connect(since: 5, transport:)
+        connection = streamer.registry.lookup(client.id)
+        written = connection.enqueue([message.new(5, "old"), message.new(6, "new")])
+        commented = connection.write_comment("hello")
+        wait_until("both have come") { client.stream.comments.include?(" hello") }
+        client.close
+        wait_until("it is dead") { connection.dead? }
+
+        expect([written.map(&:msg_id), commented, connection.last_msg_id_sent]).to eq([[6], :ok, 6])
+        expect(events(client).map { |event| [event.type, event.data, event.id] }).to eq([%w[turbo-stream new 6]])
+        expect(connection.write_comment("too late")).to eq(:closed)
+      end
     end
 
     it "lets a connection be closed by whoever finds it there" do
