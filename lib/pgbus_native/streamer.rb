@@ -147,9 +147,11 @@ module Pgbus
       def shutdown!
         return unless @hub
 
-        # One waits for the hub's end, the others for that one.
+        deadline = Streamer.now + SHUTDOWN_SECONDS
+        # One waits for the hub's end, the others for that one; but not the application's code, for whose end it waits.
+        return if @ending.locked? && @workers.any?(&:current?)
+
         @ending.synchronize do
-          deadline = Streamer.now + SHUTDOWN_SECONDS
           @hub.shut_down(SHUTDOWN_SECONDS - 1.0)
           @events.join(deadline)
           @workers.each { |worker| worker.join(Streamer.left(deadline)) }

@@ -23,8 +23,13 @@ module Pgbus
         # @param seconds [Numeric, nil] nil for as long as it takes
         # @return [void]
         def join(seconds = nil)
-          @thread.join(seconds) unless @thread == Thread.current
+          @thread.join(seconds) unless current?
           nil
+        end
+
+        # @return [Boolean] whether it is this thread
+        def current?
+          @thread == Thread.current
         end
 
         private
