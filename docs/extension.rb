@@ -148,7 +148,7 @@ module Pgbus
 
       # Waits until there is something to be done at once. For one thread.
       #
-      # @return [Array<Array>, nil] `[:gone, id]`, `[:write, id, frame]`, `[:take_seats]`, `[:listening]` and
+      # @return [Array<Array>, nil] `[:gone, id]`, `[:write, id, frame]`, `[:take_seats]` and
       #   `[:log, level, text]`; nil after the end
       def next_events; end
 

@@ -710,6 +710,23 @@ RSpec.describe "Pgbus::Native::Streamer", implementation: Implementation::AUTO d
     end
   end
 
+  describe "broadcast" do
+    it "reaches whoever is told that he is connected, also by a streamer that has just started" do
+      5.times do
+        newcomer = start_streamer
+        ours, theirs = UNIXSocket.pair
+        closing << -> { theirs.close }
+        register(ours, streamer: newcomer, stream_name: "news")
+        expect(theirs.readline("\n\n")).to include("pgbus:connected")
+
+        streamer.broadcast("news", "hello")
+        expect(theirs.wait_readable(10)).to be(theirs)
+        expect(theirs.readline("\n\n")).to include("hello")
+        newcomer.shutdown!
+      end
+    end
+  end
+
   describe "broadcast", :other_process do
     it "reaches this process from another one" do
       clients = [connect, connect(at: other.socket)]

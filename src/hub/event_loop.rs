@@ -37,6 +37,10 @@ pub(super) struct EventLoop {
     /// When the first of them may have waited too long.
     next_look: Option<Instant>,
     wheel: Wheel,
+    /// Until when clients are not told that they are connected, since broadcasts could pass them by.
+    deaf_until: Option<Instant>,
+    /// Those clients.
+    to_open: Vec<Arc<Connection>>,
     /// Streams whose broadcasts wait for an answer.
     held: HashMap<String, Held>,
     questions: u64,
@@ -59,6 +63,8 @@ impl EventLoop {
             connections: HashMap::new(),
             waiting: HashMap::new(),
             next_look: None,
+            deaf_until: None,
+            to_open: Vec::new(),
             held: HashMap::new(),
             questions: 0,
             statement: None,
@@ -101,6 +107,7 @@ impl EventLoop {
     fn wait(&mut self, events: &mut Events, until: Instant) {
         let until = [
             self.next_look,
+            self.deaf_until,
             self.statement.as_ref().map(|(_, time)| *time),
         ]
         .into_iter()
@@ -130,8 +137,11 @@ impl EventLoop {
         }
     }
 
-    /// Cuts off who does not read, and ends a statement that takes too long.
+    /// Cuts off who does not read, ends a statement that takes too long, and waits no longer to hear.
     fn look(&mut self, now: Instant) {
+        if self.deaf_until.is_some_and(|time| time <= now) {
+            self.hear();
+        }
         if let Some((statement, _)) = self.statement.take_if(|(_, time)| *time <= now) {
             statement.raise();
         }
@@ -170,6 +180,8 @@ impl EventLoop {
             Command::Send(connection, frame) => self.deliver(&connection, &frame, Instant::now()),
             Command::Close(connection) => self.part(&connection, false),
             Command::Raise(interrupt, time) => self.statement = Some((interrupt, time)),
+            Command::WaitToHear(time) => self.deaf_until = Some(time),
+            Command::Heard => self.hear(),
             Command::ShutDown(deadline) => return Some(deadline),
         }
         None
@@ -196,8 +208,18 @@ impl EventLoop {
         }
     }
 
+    fn hear(&mut self) {
+        self.deaf_until = None;
+        for connection in std::mem::take(&mut self.to_open) {
+            self.open(&connection);
+        }
+    }
+
     /// The connection can be found, and then its client is told so.
     fn open(&mut self, connection: &Arc<Connection>) {
+        if self.deaf_until.is_some() {
+            return self.to_open.push(Arc::clone(connection));
+        }
         let greeting = {
             let mut registry = lock(&self.shared.registry);
             let greeting = connection.open();

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::Client;
 
 use super::message::Assembly;
-use super::{Event, Level, Shared};
+use super::{Command, Level, Shared};
 use crate::config::Config;
 use crate::connect::{Connected, connect};
 use crate::statements;
@@ -47,6 +47,7 @@ async fn hear_again_and_again(shared: &Shared, config: &Config) {
             },
             Err(error) => error.to_string(),
         };
+        shared.command(Command::Heard);
         if !std::mem::replace(&mut told, true) {
             shared.log(Level::Warn, lost(&reason));
         }
@@ -75,7 +76,7 @@ async fn hear(shared: &Shared, connected: Connected, told: &mut bool) -> Result<
         let text = "broadcasts of other processes arrive again".to_owned();
         shared.log(Level::Info, text);
     }
-    shared.events.push(Event::Listening);
+    shared.command(Command::Heard);
     let mut assembly = Assembly::default();
     loop {
         match timeout(CHECK[0], notifications.recv()).await {

@@ -42,6 +42,9 @@ use inbox::Inbox;
 use registry::Registry;
 use seats::{Next, SeatNews, Seats};
 
+/// The first clients wait so long for a connection on which broadcasts of other processes are heard.
+const HEARING: Duration = Duration::from_secs(1);
+
 /// How a hub works.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -79,8 +82,6 @@ pub enum Event {
     Write(Arc<str>, Bytes),
     /// The native client cannot serve the database: the application has to [take the seats' work](Hub::next_work).
     TakeSeats,
-    /// Broadcasts of other processes arrive from now on.
-    Listening,
     /// A line for the log.
     Log(Level, String),
 }
@@ -125,6 +126,10 @@ enum Command {
     Send(Arc<Connection>, Bytes),
     Close(Arc<Connection>),
     Raise(Arc<Interrupt>, Instant),
+    /// Nobody is told that he is connected before what others broadcast is heard, or a time has come.
+    WaitToHear(Instant),
+    /// It is heard, or will not be for now.
+    Heard,
     ShutDown(Instant),
 }
 
@@ -222,6 +227,7 @@ impl Hub {
     /// If the system has no thread left.
     pub fn listen(&self, database: &Database) -> io::Result<()> {
         let (shared, config) = (Arc::clone(&self.0), database.config());
+        shared.command(Command::WaitToHear(Instant::now() + HEARING));
         thread::Builder::new()
             .name("pgbus listen".to_owned())
             .spawn(move || listen::listen(&shared, &config))

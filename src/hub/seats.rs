@@ -221,7 +221,11 @@ impl Seats {
                     failure.get_or_insert(reason);
                     match task {
                         Task::Join => {
-                            connection.change_seat(Seat::Wanted, Seat::None);
+                            let phase = connection.change_seat(Seat::Wanted, Seat::None);
+                            // Its row may be there all the same.
+                            if phase == Some(Phase::Gone) {
+                                leaves.push(Arc::clone(&connection));
+                            }
                             consequences.settled.push(connection);
                         }
                         Task::Leave => failed_leaves.push(connection),
@@ -506,6 +510,18 @@ mod tests {
         let join = work(&seats, Task::Join, 1);
         assert_eq!(gone.end(), Some(Seat::Wanted));
         assert_eq!(seats.done(join, vec![Outcome::Found]).joined.len(), 1);
+        let leave = work(&seats, Task::Leave, 1);
+        assert_eq!(seats.done(leave, vec![Outcome::Found]).left.len(), 1);
+    }
+
+    #[test]
+    fn who_goes_during_a_join_of_unknown_outcome_leaves_all_the_same() {
+        let seats = Seats::default();
+        let gone = connection("a");
+        seats.join(Arc::clone(&gone));
+        let join = work(&seats, Task::Join, 1);
+        gone.end();
+        seats.done(join, vec![Outcome::Failed("no answer".into())]);
         let leave = work(&seats, Task::Leave, 1);
         assert_eq!(seats.done(leave, vec![Outcome::Found]).left.len(), 1);
     }

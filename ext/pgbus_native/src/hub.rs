@@ -357,7 +357,6 @@ fn event(ruby: &Ruby, event: Event) -> Result<RArray, Error> {
             ruby.enc_str_new(&frame, ruby.utf8_encoding()).as_value(),
         ]),
         Event::TakeSeats => ruby.ary_new_from_values(&[named("take_seats")]),
-        Event::Listening => ruby.ary_new_from_values(&[named("listening")]),
         Event::Log(level, line) => {
             let level = match level {
                 Level::Info => "info",
