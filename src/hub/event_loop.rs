@@ -410,6 +410,7 @@ impl EventLoop {
             self.wait(events, now + LOOK);
             self.obey_all();
         }
+        shared.seats.close();
         if let Some((statement, _)) = &self.statement {
             statement.raise();
         }

@@ -131,7 +131,7 @@ impl Seats {
         });
     }
 
-    /// Nothing more will come.
+    /// Nothing is done any more, whatever waits: there is nobody left who would end a statement that takes too long.
     pub(crate) fn close(&self) {
         self.add(|state| state.closed = true);
     }
@@ -173,7 +173,7 @@ impl Seats {
         loop {
             {
                 let mut state = lock(&self.0);
-                if state.readers != reader {
+                if state.closed || state.readers != reader {
                     return Next::Over;
                 }
                 state.reader = Some(thread::current());
@@ -184,9 +184,6 @@ impl Seats {
                 if state.expire && state.touches.is_empty() {
                     state.expire = false;
                     return Next::Expire;
-                }
-                if state.closed {
-                    return Next::Over;
                 }
             }
             if interrupt.is_raised() {
