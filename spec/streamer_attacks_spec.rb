@@ -127,6 +127,22 @@ RSpec.describe "Attacks on Pgbus::Native::Streamer", implementation: Implementat
     end
   end
 
+  describe "by a database that hangs" do
+    it "while the application turns to another one: clients of both are connected" do
+      address
+      while_locked do
+        first = request
+        wait_until("its join waits") { blocked_sessions == 1 }
+        SpecDatabase.establish(application_name: "another", variables: { lock_timeout: "100ms" })
+        second = connect
+        wait_for(first, second, within: 10)
+      end
+      expect(seconds { streamer.shutdown! }).to be < 2
+    ensure
+      SpecDatabase.establish
+    end
+  end
+
   describe "by processes" do
     it "that are forked from one: each hears the others" do
       settings = { heartbeat: 5.0, write_deadline: 5.0, idle_timeout: 5.0, heartbeat_frame: "", shutdown_frame: "" }

@@ -44,8 +44,9 @@ pub(super) struct EventLoop {
     /// Streams whose broadcasts wait for an answer.
     held: HashMap<String, Held>,
     questions: u64,
-    /// The statement about seats that is running, or was, and when it has had its time.
-    statement: Option<(Arc<Interrupt>, Instant)>,
+    /// The statements about seats that are running, or were, and when each has had its time. Two run while readers
+    /// change.
+    statements: Vec<(Arc<Interrupt>, Instant)>,
 }
 
 /// Broadcasts of a stream, in order; the first is asked about.
@@ -67,7 +68,7 @@ impl EventLoop {
             to_open: Vec::new(),
             held: HashMap::new(),
             questions: 0,
-            statement: None,
+            statements: Vec::new(),
         }
     }
 
@@ -105,14 +106,11 @@ impl EventLoop {
 
     /// Waits for clients and commands, until a time at most, and does what clients want.
     fn wait(&mut self, events: &mut Events, until: Instant) {
-        let until = [
-            self.next_look,
-            self.deaf_until,
-            self.statement.as_ref().map(|(_, time)| *time),
-        ]
-        .into_iter()
-        .flatten()
-        .fold(until, Instant::min);
+        let until = [self.next_look, self.deaf_until]
+            .into_iter()
+            .flatten()
+            .chain(self.statements.iter().map(|(_, time)| *time))
+            .fold(until, Instant::min);
         let left = until.saturating_duration_since(Instant::now());
         // It fails when a signal has come; what there was is told again.
         if self.poller.poll(events, Some(left)).is_err() {
@@ -142,9 +140,13 @@ impl EventLoop {
         if self.deaf_until.is_some_and(|time| time <= now) {
             self.hear();
         }
-        if let Some((statement, _)) = self.statement.take_if(|(_, time)| *time <= now) {
-            statement.raise();
-        }
+        self.statements.retain(|(statement, time)| {
+            let over = *time <= now;
+            if over {
+                statement.raise();
+            }
+            !over
+        });
         if self.next_look.is_none_or(|time| time > now) {
             return;
         }
@@ -179,7 +181,12 @@ impl EventLoop {
             Command::Answer(question, connections) => self.answer(question, &connections),
             Command::Send(connection, frame) => self.deliver(&connection, &frame, Instant::now()),
             Command::Close(connection) => self.part(&connection, false),
-            Command::Raise(interrupt, time) => self.statement = Some((interrupt, time)),
+            Command::Raise(interrupt, time) => {
+                // Nobody else has those of statements that have ended.
+                self.statements
+                    .retain(|(statement, _)| Arc::strong_count(statement) > 1);
+                self.statements.push((interrupt, time));
+            }
             Command::WaitToHear(time) => self.deaf_until = Some(time),
             Command::Heard => self.hear(),
             Command::ShutDown(deadline) => return Some(deadline),
@@ -411,7 +418,7 @@ impl EventLoop {
             self.obey_all();
         }
         shared.seats.close();
-        if let Some((statement, _)) = &self.statement {
+        for (statement, _) in &self.statements {
             statement.raise();
         }
         for connection in &connections {
