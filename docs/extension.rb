@@ -105,6 +105,9 @@ module Pgbus
       # @raise [ArgumentError] for text that is not valid
       def register(id, stream, member, greeting, socket); end
 
+      # @return [Boolean] whether it is shut down, or that of the process that this one was forked from
+      def closed?; end
+
       # @return [Integer] how many connections there are
       def size; end
 

@@ -171,6 +171,26 @@ RSpec.describe "Pgbus::Native::Streamer", implementation: Implementation::AUTO d
       Process.wait(pid)
     end
 
+    it "is not kept by a forked child, so that the client of a parent that is killed learns it" do
+      server = TCPServer.new("127.0.0.1", 0)
+      told, tell = IO.pipe
+      parent = fork do
+        register(server.accept, streamer: start_streamer, stream_name: "news")
+        tell.puts(fork { sleep })
+        sleep
+      end
+      client = TCPSocket.new("127.0.0.1", server.addr[1])
+      expect(client.readline("\n\n")).to include("pgbus:connected")
+      child = told.gets.to_i
+      Process.kill(:KILL, parent)
+      expect(client.wait_readable(10)).to be(client)
+      expect(client.read).to eq("")
+    ensure
+      [parent, child].compact.each { |pid| Process.kill(:KILL, pid) }
+      Process.wait(parent)
+      [server, client, told, tell].compact.each(&:close)
+    end
+
     it "that a forked child has inherited keeps no client waiting for the end" do
       settings.streams_write_deadline_ms = 300
       slow, reading = Array.new(2) { connect }
@@ -579,10 +599,11 @@ RSpec.describe "Pgbus::Native::Streamer", implementation: Implementation::AUTO d
       streamer.broadcast("nobody", html) # what it takes to broadcast at all is taken before
       GC.start
       before = memory
-      10.times { slow.size.times { |number| streamer.broadcast("plain:#{number}", html) } }
+      20.times { slow.size.times { |number| streamer.broadcast("plain:#{number}", html) } }
       GC.start
 
-      expect(memory - before).to be < 40_000_000
+      # Of the 200 MB each client may keep the frame that is being written, 1 MB behind it and one more frame.
+      expect(memory - before).to be < 80_000_000
     end
 
     it "does not come to who reads a large frame while others follow it" do
@@ -772,6 +793,30 @@ RSpec.describe "Pgbus::Native::Streamer", implementation: Implementation::AUTO d
       expect(client.data).to eq(Array.new(20, &:to_s))
     end
 
+    it "does not wait for ever behind one whose filter hangs" do
+      settings.streams_write_deadline_ms = 100
+      release = Thread::Queue.new
+      closing << -> { release.close }
+      Pgbus::Streams.filters.register(:hanging) { release.pop || true }
+      client = connect
+      streamer.broadcast("room:1", "secret", visible_to: :hanging)
+      streamer.broadcast("room:1", "the end")
+      wait_for_data(client, "the end")
+
+      expect(client.data).to eq(["the end"])
+      wait_until("it is logged") { log.string.include?("a filter takes too long") }
+    end
+
+    it "by a streamer that is shut down reaches nobody" do
+      client = connect(at: other.socket)
+      streamer.shutdown!
+
+      expect { streamer.broadcast("room:1", "too late") }.to raise_error(IOError, /shut down/)
+      start_streamer.broadcast("room:1", "the end")
+      wait_for_data(client, "the end")
+      expect(client.data).to eq(["the end"])
+    end
+
     it "from several threads keeps the order of each, everywhere" do
       clients = [connect, connect(at: other.socket)]
       in_threads(4) { |thread| 50.times { |number| streamer.broadcast("room:1", "#{thread} #{number}") } }
@@ -784,7 +829,7 @@ RSpec.describe "Pgbus::Native::Streamer", implementation: Implementation::AUTO d
       end
     end
 
-    it "in a transaction happens after its commit" do
+    it "in a transaction happens after its commit", :after_commit do
       clients = [connect, connect(at: other.socket)]
       ActiveRecord::Base.transaction do
         ActiveRecord::Base.connection.execute("SELECT 1")
@@ -799,7 +844,7 @@ RSpec.describe "Pgbus::Native::Streamer", implementation: Implementation::AUTO d
       expect(clients.map { |client| events(client).map(&:data) }).to eq([%w[outside inside nested]] * 2)
     end
 
-    it "in a transaction does not happen where that is rolled back" do
+    it "in a transaction does not happen where that is rolled back", :after_commit do
       clients = [connect, connect(at: other.socket)]
       ActiveRecord::Base.transaction do
         streamer.broadcast("room:1", "of it")
@@ -1020,7 +1065,7 @@ RSpec.describe "Pgbus::Native::Streamer", implementation: Implementation::AUTO d
         ))
         spawn("cat", in: far) # a client that outlives this process
         far.close
-        sleep 0.01 until presence_of("room:1").members.any?
+        sleep 0.01 until Pgbus::Web::Streamer.current.registry.lookup("0123456789abcdef")
         exit
       RUBY
 
@@ -1166,7 +1211,7 @@ RSpec.describe "Pgbus::Native::Streamer", implementation: Implementation::AUTO d
       expect(client.data).to eq(["in a test"])
     end
 
-    it "broadcasts after the commit of a transaction within the test's" do
+    it "broadcasts after the commit of a transaction within the test's", :after_commit do
       settings.streams_heartbeat_interval = 0.2
       client = connect
       ActiveRecord::Base.transaction do

@@ -9,18 +9,21 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use crate::hub::inheritance;
+
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 static REGISTER: Once = Once::new();
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::SeqCst);
+    inheritance::close_all();
 }
 
 /// Counts the forks between this process and the one that loaded the library.
 pub fn generation() -> u64 {
     REGISTER.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which is allowed between fork and exec, and this
-        // library is never unloaded, so its address stays valid.
+        // SAFETY: the handler changes atomics and closes descriptors, which is allowed between fork and exec, and
+        // this library is never unloaded, so its address stays valid.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     GENERATION.load(Ordering::SeqCst)

@@ -112,7 +112,8 @@ module Pgbus
       # @raise [IOError] after {#shutdown!}; the connection is left to the caller
       def register(connection)
         return if connection.dead?
-        raise IOError, "the streamer is not started" unless @hub
+
+        check_open
 
         member = Member.of(connection, @config, @logger)
         @lock.synchronize { choose_keeper } if member
@@ -133,7 +134,7 @@ module Pgbus
       # @raise [IOError] after {#shutdown!}
       # @raise [PG::Error, ActiveRecord::ActiveRecordError] if the other processes cannot be told; then nobody is
       def broadcast(stream, html, event: nil, exclude: nil, visible_to: nil)
-        raise IOError, "the streamer is not started" unless @hub
+        check_open
 
         message = [stream.to_s, frame(event || EVENT, html), Array(exclude).map(&:to_s), visible_to&.to_s]
         after_commit { tell(message) }
@@ -161,9 +162,14 @@ module Pgbus
 
       private
 
+      def check_open
+        raise IOError, "the streamer is not started" unless @hub
+        raise IOError, "the streamer is shut down" if @hub.closed?
+      end
+
       def settings
         {
-          heartbeat: seconds(setting(:streams_heartbeat_interval, 15)),
+          heartbeat: interval,
           write_deadline: seconds(setting(:streams_write_deadline_ms, 5000) / 1000.0),
           idle_timeout: seconds(setting(:streams_idle_timeout, 3600)),
           heartbeat_frame: Streams::Envelope.comment("heartbeat"),
@@ -173,6 +179,13 @@ module Pgbus
 
       def setting(name, default)
         (@config.public_send(name) if @config.respond_to?(name)) || default
+      end
+
+      def interval
+        interval = seconds(setting(:streams_heartbeat_interval, 15))
+        return interval if interval.positive?
+
+        raise ArgumentError, "streams_heartbeat_interval must be a positive number of seconds (got #{interval})"
       end
 
       # No longer than what can be added to any time, though an application may say infinity.
@@ -253,6 +266,7 @@ module Pgbus
       end
 
       def tell(message)
+        check_open
         Route.run(Statements::NOTIFY, [@hub.message(*message)])
         @hub.broadcast(*message) || raise(IOError, "the streamer is shut down")
       end

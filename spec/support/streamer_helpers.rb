@@ -24,6 +24,9 @@ module StreamerHelpers
       Pgbus.configuration = settings
       Pgbus.logger = Logger.new(log)
     end
+    group.before(:each, :after_commit) do
+      skip "ActiveRecord 7.1 has none" unless ActiveRecord.respond_to?(:after_all_transactions_commit)
+    end
     group.after { finish }
   end
 

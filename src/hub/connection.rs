@@ -83,8 +83,10 @@ pub(crate) enum Phase {
 /// What is known of a connection's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seat {
-    /// There is none, or nobody knows.
+    /// There is none.
     None,
+    /// A join has failed, and nobody knows whether its row is there all the same.
+    Unknown,
     /// A join is to be run, or is running.
     Wanted,
     Held,
@@ -180,6 +182,11 @@ impl Connection {
         if let Some(transport) = life.transport.take() {
             transport.close(at_once, poller);
         }
+    }
+
+    /// Lets go of the socket where no poller knows it any more.
+    pub(crate) fn abandon(&self) {
+        lock(&self.life).transport = None;
     }
 
     /// Whether its client has gone, after an event.

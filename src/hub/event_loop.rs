@@ -22,8 +22,9 @@ pub(super) const WAKE: Token = Token(0);
 const LAST_FRAMES: Duration = Duration::from_secs(1);
 /// How often one looks whether the end is reached.
 const LOOK: Duration = Duration::from_millis(5);
-/// Broadcasts that may wait for the answer to one before them.
+/// Broadcasts that may wait for the answer to one before them, and how long, in deadlines of a frame.
 const MOST_HELD: usize = 1000;
+const LONGEST_HELD: u32 = 6;
 /// What the poller tells at once.
 const EVENTS: usize = 1024;
 
@@ -52,6 +53,7 @@ pub(super) struct EventLoop {
 /// Broadcasts of a stream, in order; the first is asked about.
 struct Held {
     question: u64,
+    until: Instant,
     broadcasts: VecDeque<Broadcast>,
 }
 
@@ -110,6 +112,7 @@ impl EventLoop {
             .into_iter()
             .flatten()
             .chain(self.statements.iter().map(|(_, time)| *time))
+            .chain(self.held.values().map(|held| held.until))
             .fold(until, Instant::min);
         let left = until.saturating_duration_since(Instant::now());
         // It fails when a signal has come; what there was is told again.
@@ -135,7 +138,7 @@ impl EventLoop {
         }
     }
 
-    /// Cuts off who does not read, ends a statement that takes too long, and waits no longer to hear.
+    /// Cuts off who does not read, ends a statement that takes too long, and waits no longer to hear or for a filter.
     fn look(&mut self, now: Instant) {
         if self.deaf_until.is_some_and(|time| time <= now) {
             self.hear();
@@ -147,6 +150,10 @@ impl EventLoop {
             }
             !over
         });
+        let late = self.held.values().filter(|held| held.until <= now);
+        for question in late.map(|held| held.question).collect::<Vec<_>>() {
+            self.wait_no_longer(question);
+        }
         if self.next_look.is_none_or(|time| time > now) {
             return;
         }
@@ -298,12 +305,15 @@ impl EventLoop {
             Some(held) => {
                 let question = held.question;
                 held.broadcasts.push_back(broadcast);
-                let text =
-                    "a filter takes too long: nobody sees the broadcast that it is asked about";
-                self.shared.log(Level::Warn, text.to_owned());
-                self.answer(question, &[]);
+                self.wait_no_longer(question);
             }
         }
+    }
+
+    fn wait_no_longer(&mut self, question: u64) {
+        let text = "a filter takes too long: nobody sees the broadcast that it is asked about";
+        self.shared.log(Level::Warn, text.to_owned());
+        self.answer(question, &[]);
     }
 
     /// Writes a broadcast, or asks about it.
@@ -336,6 +346,7 @@ impl EventLoop {
         });
         let held = Held {
             question: self.questions,
+            until: Instant::now() + self.shared.settings.write_deadline * LONGEST_HELD,
             broadcasts: VecDeque::from([broadcast]),
         };
         if let Some(stream) = held.broadcasts.front().map(|first| first.stream.clone()) {

@@ -24,6 +24,7 @@ use crate::interrupt::{Interrupt, lock};
 mod connection;
 mod event_loop;
 mod inbox;
+pub(crate) mod inheritance;
 mod keeper;
 mod listen;
 mod message;
@@ -297,6 +298,11 @@ impl Hub {
         }
     }
 
+    /// Whether it is shut down, or that of the process that this one was forked from.
+    pub fn is_closed(&self) -> bool {
+        self.of_this_process().is_err()
+    }
+
     /// Writes a frame to this process's connections of a stream, after those that were broadcast before.
     ///
     /// # Errors
@@ -417,6 +423,10 @@ impl Drop for End {
     fn drop(&mut self) {
         let shared = &self.0;
         shared.closing.store(true, Ordering::SeqCst);
+        // After a panic there are some.
+        for connection in lock(&shared.registry).all() {
+            connection.abandon();
+        }
         shared.seats.close();
         shared.events.close();
         shared.changes.close();
@@ -479,7 +489,7 @@ impl Shared {
             return false;
         };
         lock(&self.registry).remove(connection);
-        if seat == Seat::Held {
+        if matches!(seat, Seat::Held | Seat::Unknown) {
             self.seats.leave(Arc::clone(connection));
         }
         true

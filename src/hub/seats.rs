@@ -11,6 +11,8 @@ use crate::statements::{self, Statement};
 
 /// Rows for each statement.
 const MOST_ROWS: usize = 1000;
+/// Leaves that are tried again, while clients come and go and no server answers. The others' seats expire.
+const MOST_AGAIN: usize = 10_000;
 
 /// What is to be done with seats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,16 +118,15 @@ impl Seats {
                 match connection.seat() {
                     Seat::Held if touch => state.touches.push_back(Arc::clone(connection)),
                     // One that is about to be opened has its turn at the next beat.
-                    Seat::None
-                        if connection.member.is_some() && connection.phase() == Phase::Open =>
-                    {
-                        connection.change_seat(Seat::None, Seat::Wanted);
+                    Seat::Unknown if connection.phase() == Phase::Open => {
+                        connection.change_seat(Seat::Unknown, Seat::Wanted);
                         state.joins.push_back(Arc::clone(connection));
                     }
                     _ => {}
                 }
             }
-            let again = std::mem::take(&mut state.failed_leaves);
+            let mut again = std::mem::take(&mut state.failed_leaves);
+            again.truncate(MOST_AGAIN);
             state.leaves.extend(again);
             state.expire = true;
         });
@@ -218,8 +219,7 @@ impl Seats {
                     failure.get_or_insert(reason);
                     match task {
                         Task::Join => {
-                            let phase = connection.change_seat(Seat::Wanted, Seat::None);
-                            // Its row may be there all the same.
+                            let phase = connection.change_seat(Seat::Wanted, Seat::Unknown);
                             if phase == Some(Phase::Gone) {
                                 leaves.push(Arc::clone(&connection));
                             }
@@ -249,6 +249,7 @@ impl Seats {
                 (Task::Leave, outcome) => {
                     worked = true;
                     connection.change_seat(Seat::Held, Seat::None);
+                    connection.change_seat(Seat::Unknown, Seat::None);
                     if outcome == Outcome::Found {
                         consequences.left.push(connection);
                     }

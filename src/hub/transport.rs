@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use socket2::Socket;
+
+use super::inheritance;
 
 /// A client that sends more than this after its request has something else in mind than to listen.
 const UNASKED: usize = 64 * 1024;
@@ -28,10 +31,35 @@ pub enum Wire {
 /// A wire in use.
 #[derive(Debug)]
 pub(crate) struct Transport {
-    socket: Option<Socket>,
+    socket: Option<Own>,
     plain: bool,
     /// Bytes that the client has sent.
     unasked: usize,
+}
+
+/// A socket that a forked child does not keep.
+#[derive(Debug)]
+struct Own(Socket);
+
+impl Own {
+    fn new(descriptor: OwnedFd) -> Own {
+        inheritance::note(descriptor.as_raw_fd());
+        Own(Socket::from(descriptor))
+    }
+}
+
+impl Deref for Own {
+    type Target = Socket;
+
+    fn deref(&self) -> &Socket {
+        &self.0
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        inheritance::forget(self.0.as_raw_fd());
+    }
 }
 
 impl Transport {
@@ -45,13 +73,13 @@ impl Transport {
     ) -> io::Result<Transport> {
         let (socket, interest) = match wire {
             Wire::Plain(descriptor) => {
-                let socket = Socket::from(descriptor);
+                let socket = Own::new(descriptor);
                 socket.set_nonblocking(true)?;
                 prepare(&socket, patience);
                 (Some(socket), Interest::READABLE | Interest::WRITABLE)
             }
             Wire::Watched(descriptor) => {
-                let socket = Socket::from(descriptor);
+                let socket = Own::new(descriptor);
                 prepare(&socket, patience);
                 (Some(socket), Interest::READABLE)
             }
@@ -89,13 +117,12 @@ impl Transport {
         }
     }
 
-    /// Ends the connection, also if a forked child has inherited the descriptor. `at_once`: what the client has not
-    /// read yet is thrown away. A watched socket is left to those who write on it.
+    /// Ends the connection. `at_once`: what the client has not read yet is thrown away. A watched socket is left to those
+    /// who write on it.
     pub(crate) fn close(self, at_once: bool, poller: &Registry) {
         let Some(socket) = &self.socket else {
             return;
         };
-        // The child's descriptor would keep it in the poller's list.
         let _ = poller.deregister(&mut SourceFd(&socket.as_raw_fd()));
         if self.plain {
             if at_once {

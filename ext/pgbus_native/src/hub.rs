@@ -98,6 +98,11 @@ impl Hub {
         Ok(this.0.register(arrival) != Err(Closed))
     }
 
+    /// `closed?`: whether it is shut down, or that of a parent process.
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
     fn size(&self) -> usize {
         self.0.len()
     }
@@ -276,6 +281,7 @@ pub fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     hub.define_method("keep_seats", method!(Hub::keep_seats, 1))?;
     hub.define_method("listen", method!(Hub::listen, 1))?;
     hub.define_method("register", method!(Hub::register, 5))?;
+    hub.define_method("closed?", method!(Hub::is_closed, 0))?;
     hub.define_method("size", method!(Hub::size, 0))?;
     hub.define_method("open?", method!(Hub::is_open, 1))?;
     hub.define_method("open_ids", method!(Hub::open_ids, 1))?;

@@ -23,6 +23,8 @@ module Pgbus
         end
 
         def self.seated(connection, id, metadata)
+          return if id.empty?
+
           id = text(id)
           connection.presence_member = id if connection.respond_to?(:presence_member=)
           [id, JSON.generate(metadata), connection.seat&.to_s]
