@@ -202,8 +202,12 @@ RSpec.describe "Presence on a table partitioned by stream" do
       expect_partitions([], "SEAT_COLUMNS")
     end
 
+    it "broadcasts without a look at the table: NOTIFY" do
+      expect_partitions([], "NOTIFY", "{}")
+    end
+
     it "says so of every statement there is" do
-      named = others.keys + batched.keys + %w[EXPIRE_SEATS STALE_STREAMS SEAT_COLUMNS]
+      named = others.keys + batched.keys + %w[EXPIRE_SEATS STALE_STREAMS SEAT_COLUMNS NOTIFY]
       statements = Pgbus::Native::Statements.constants.map { |name| name.to_s.delete_suffix("_BEFORE_SEATS") }
 
       expect(statements.uniq).to match_array(named)

@@ -110,7 +110,7 @@ RSpec.describe "Attacks on Pgbus::Native::Streamer", implementation: Implementat
       allow(Pgbus::Native::Route).to receive(:run).and_raise(ActiveRecord::ConnectionNotEstablished, text)
 
       expect(connect("room:1")).to be_connected
-      expect(log.string).to include("seats could not be kept")
+      expect(log.string).to include("seats cannot be kept")
     end
 
     it "and which cannot take one of them: the others have theirs" do

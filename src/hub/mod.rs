@@ -469,10 +469,7 @@ impl Shared {
         }
         match consequences.news {
             Some(SeatNews::Failing(reason)) => {
-                let text = format!(
-                    "seats could not be kept, and will be: {}",
-                    reason.trim_end()
-                );
+                let text = format!("seats cannot be kept at the moment: {}", reason.trim_end());
                 self.log(Level::Warn, text);
             }
             Some(SeatNews::Back) => self.log(Level::Info, "seats are kept again".to_owned()),
