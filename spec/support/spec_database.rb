@@ -83,7 +83,7 @@ module SpecDatabase
     # Gives an empty table of the shape.
     def table(**shape)
       shape = Shape.new(partitioned: @partitioned || false, **shape)
-      return sql("DELETE FROM #{TABLE}") if shape == @shape
+      return clear if shape == @shape
 
       @shape = nil
       admin.exec("DROP TABLE IF EXISTS #{TABLE}")
@@ -91,6 +91,15 @@ module SpecDatabase
       types_of(shape).each { |column, type| change_type(column, type) }
       Pgbus::Native::Migrations::PartitionPresence.new.migrate(:up) if shape.partitioned
       @shape = shape
+    end
+
+    # With the table for itself: connections of the last example may still be leaving, each by statements that lock rows
+    # in an order of their own.
+    def clear
+      admin.transaction do |connection|
+        connection.exec("LOCK TABLE #{TABLE} IN EXCLUSIVE MODE")
+        connection.exec("DELETE FROM #{TABLE}")
+      end
     end
 
     # In the block every table is partitioned, unless it is said not to be.
