@@ -6,6 +6,7 @@ require "pgbus_native/configuration"
 require_relative "circumstances"
 require_relative "database"
 require_relative "figures"
+require_relative "parts"
 require_relative "report"
 require_relative "server"
 
@@ -22,7 +23,7 @@ module Bench
     PARTIAL = "tmp/bench"
 
     def initialize(arguments)
-      @only = []
+      @parts = Parts.new(SECTIONS)
       parser.parse!(arguments.dup)
       @figures = Figures.new
     end
@@ -41,7 +42,7 @@ module Bench
       OptionParser.new do |options|
         options.banner = "usage: bin/bench [--quick] [--only NAME]..."
         options.on("--quick", "fewer and smaller, about a minute") { @quick = true }
-        options.on("--only NAME", SECTIONS.keys, "only this part: #{SECTIONS.keys.join(", ")}") { |name| @only << name }
+        @parts.add_option(options)
       end
     end
 
@@ -58,22 +59,15 @@ module Bench
 
     def measure(database)
       warn "no plain Ruby Presence: neither pgbus is installed nor PGBUS_REFERENCE set" unless PlainRuby.file
-      sections = @only.empty? ? SECTIONS : SECTIONS.slice(*@only)
-      sections.each do |name, section|
-        started = now
+      @parts.measure do |section|
         database.clear
         section.new(database, @figures, quick: @quick).run
-        warn "  #{name}: #{now - started} s"
       end
-    end
-
-    def now
-      Process.clock_gettime(Process::CLOCK_MONOTONIC, :second)
     end
 
     def write(circumstances)
       report = Report.new(@figures, circumstances)
-      directory = @quick || @only.any? ? PARTIAL : PUBLISHED
+      directory = @parts.all? && !@quick ? PUBLISHED : PARTIAL
       FileUtils.mkdir_p(directory)
       markdown = report.markdown
       report.charts.each { |file, svg| File.write(File.join(directory, file), svg) }

@@ -5,6 +5,7 @@ require "optparse"
 require_relative "../circumstances"
 require_relative "../database"
 require_relative "../figures"
+require_relative "../parts"
 require_relative "../server"
 require_relative "report"
 
@@ -21,7 +22,7 @@ module Bench
       DESCRIPTORS = 200
 
       def initialize(arguments)
-        @only = []
+        @parts = Parts.new(SECTIONS)
         @only_sides = []
         @sizes = FULL
         parser.parse!(arguments.dup)
@@ -43,9 +44,7 @@ module Bench
         OptionParser.new do |options|
           options.banner = "usage: bin/bench --streamer [--quick] [--only NAME]... [--side SIDE]..."
           options.on("--quick", "few connections, about a minute") { @sizes = QUICK }
-          options.on("--only NAME", SECTIONS.keys, "only this part: #{SECTIONS.keys.join(", ")}") do |name|
-            @only << name
-          end
+          @parts.add_option(options)
           options.on("--side SIDE", Side::LABELS.keys, "only this side: #{Side::LABELS.keys.join(", ")}") do |side|
             @only_sides << side
           end
@@ -65,20 +64,8 @@ module Bench
       def measure_and_write(database)
         circumstances = Circumstances.new
         warn "no plain Ruby Presence: neither pgbus is installed nor PGBUS_REFERENCE set" unless PlainRuby.file
-        sections.each do |name, section|
-          started = now
-          section.new(database, @figures, sizes: @sizes, sides: @sides).run
-          warn "  #{name}: #{now - started} s"
-        end
+        @parts.measure { |section| section.new(database, @figures, sizes: @sizes, sides: @sides).run }
         write(circumstances.to_h(database))
-      end
-
-      def sections
-        @only.empty? ? SECTIONS : SECTIONS.slice(*@only)
-      end
-
-      def now
-        Process.clock_gettime(Process::CLOCK_MONOTONIC, :second)
       end
 
       def write(circumstances)
@@ -92,7 +79,7 @@ module Bench
       end
 
       def complete?
-        @sizes == FULL && @only.empty? && @sides == Side::LABELS.keys
+        @sizes == FULL && @parts.all? && @sides == Side::LABELS.keys
       end
     end
   end
