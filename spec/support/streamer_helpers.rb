@@ -157,11 +157,12 @@ module StreamerHelpers
 
   # What the descriptors of this process lead to, by number.
   def descriptors(process = "self")
-    Dir.children("/proc/#{process}/fd").to_h do |number|
+    files = Dir.children("/proc/#{process}/fd").filter_map do |number|
       [number.to_i, File.readlink("/proc/#{process}/fd/#{number}")]
     rescue SystemCallError
-      [number.to_i, ""] # that of the folder itself
+      nil # that of the folder itself, which was open while it was read
     end
+    files.to_h
   end
 
   # Resident memory of this process in bytes.
