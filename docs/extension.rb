@@ -119,21 +119,15 @@ module Pgbus
       # @return [Array<String>] the ids of those that have arrived
       def open_ids(stream); end
 
-      # Writes a frame to this process's connections of a stream.
+      # Writes it to this process's connections.
       #
-      # @param stream [String]
-      # @param frame [String]
-      # @param exclude [Array<String>] ids
-      # @param visible_to [String, nil] a filter, for {#next_questions}
+      # @param broadcast [Broadcast]
       # @return [Boolean] false after {#shut_down}
-      def broadcast(stream, frame, exclude, visible_to); end
+      def broadcast(broadcast); end
 
-      # @param stream [String]
-      # @param frame [String]
-      # @param exclude [Array<String>] ids
-      # @param visible_to [String, nil]
+      # @param broadcast [Broadcast]
       # @return [Array<String>] what other processes are to be told, in order
-      def message(stream, frame, exclude, visible_to); end
+      def message(broadcast); end
 
       # @param question [Integer] its number
       # @param ids [Array<String>] of those who may see the broadcast
@@ -189,11 +183,19 @@ module Pgbus
       def shut_down(seconds); end
     end
 
+    # A frame for all connections of a stream, as the core has it: what is said of it is converted once.
+    class Broadcast
+      # @param stream [String]
+      # @param frame [String]
+      # @param exclude [Array<String>] ids
+      # @param visible_to [String, nil] a filter, for {Hub#next_questions}
+      # @return [Broadcast]
+      # @raise [ArgumentError] for text that is not valid
+      def self.new(stream, frame, exclude, visible_to); end
+    end
+
     # A statement's worth of work for seats.
     class SeatWork
-      # @return [Symbol] `:join`, `:leave` or `:touch`
-      def task; end
-
       # @return [Array<String>] of the connections
       def ids; end
 

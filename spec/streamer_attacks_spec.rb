@@ -146,7 +146,8 @@ RSpec.describe "Attacks on Pgbus::Native::Streamer", implementation: Implementat
   describe "by processes" do
     it "that are forked from one: each hears the others" do
       settings = { heartbeat: 5.0, write_deadline: 5.0, idle_timeout: 5.0, heartbeat_frame: "", shutdown_frame: "" }
-      name = -> { Pgbus::Native::Hub.new(settings).message("room", "x", [], nil).first.split.first }
+      broadcast = Pgbus::Native::Broadcast.new("room", "x", [], nil)
+      name = -> { Pgbus::Native::Hub.new(settings).message(broadcast).first.split.first }
       names = [name.call, *Array.new(2) { fork_child { name.call } }.map(&:value), name.call]
 
       expect(names.uniq).to eq(names)

@@ -477,13 +477,13 @@ impl Place {
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn set_user_timeout(options: &SockRef<'_>, timeout: Duration) -> io::Result<()> {
+pub(crate) fn set_user_timeout(options: &SockRef<'_>, timeout: Duration) -> io::Result<()> {
     options.set_tcp_user_timeout(Some(timeout))
 }
 
 /// Other systems have no such timeout. There the setting has no effect, as in libpq.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn set_user_timeout(_: &SockRef<'_>, _: Duration) -> io::Result<()> {
+pub(crate) fn set_user_timeout(_: &SockRef<'_>, _: Duration) -> io::Result<()> {
     Ok(())
 }
 

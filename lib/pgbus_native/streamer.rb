@@ -137,7 +137,7 @@ module Pgbus
         check_open
 
         message = [stream.to_s, frame(event || EVENT, html), Array(exclude).map(&:to_s), visible_to&.to_s]
-        after_commit { tell(message) }
+        after_commit { tell(Broadcast.new(*message)) }
         nil
       end
 
@@ -265,10 +265,10 @@ module Pgbus
         @hub.register(connection.id, connection.stream_name, member, greeting, socket)
       end
 
-      def tell(message)
+      def tell(broadcast)
         check_open
-        Route.run(Statements::NOTIFY, [@hub.message(*message)])
-        @hub.broadcast(*message) || raise(IOError, "the streamer is shut down")
+        Route.run(Statements::NOTIFY, [@hub.message(broadcast)])
+        @hub.broadcast(broadcast) || raise(IOError, "the streamer is shut down")
       end
 
       def after_commit(&)

@@ -228,21 +228,14 @@ impl Connection {
         if life.outbox.since.is_some() {
             return life.outbox.push(frame);
         }
-        // Mostly there is room for it.
-        match transport.write(frame) {
-            Ok(length) if length == frame.len() => {
-                life.written = now;
-                Sent::Done
-            }
-            Ok(length) => {
-                life.outbox.push(&frame.slice(length..));
-                life.flush(now)
-            }
-            Err(_) => {
-                life.outbox.push(frame);
-                life.flush(now)
-            }
+        // Mostly there is room for all of it. What keeps it from being written is met again by `flush`.
+        let length = transport.write(frame).unwrap_or(0);
+        if length == frame.len() {
+            life.written = now;
+            return Sent::Done;
         }
+        life.outbox.push(&frame.slice(length..));
+        life.flush(now)
     }
 
     /// Writes what waits, as far as the socket takes it.

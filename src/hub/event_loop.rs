@@ -344,14 +344,13 @@ impl EventLoop {
                 .map(|connection| Arc::clone(&connection.id))
                 .collect(),
         });
+        let stream = broadcast.stream.clone();
         let held = Held {
             question: self.questions,
             until: Instant::now() + self.shared.settings.write_deadline * LONGEST_HELD,
             broadcasts: VecDeque::from([broadcast]),
         };
-        if let Some(stream) = held.broadcasts.front().map(|first| first.stream.clone()) {
-            self.held.insert(stream, held);
-        }
+        self.held.insert(stream, held);
     }
 
     /// Writes what was asked about to those who may see it, and goes on with what waited behind it.
@@ -384,7 +383,7 @@ impl EventLoop {
 
     fn beat(&mut self, now: Instant) {
         let connections = self.wheel.turn();
-        let frame = self.shared.heartbeat_frame.clone();
+        let frame = self.shared.settings.heartbeat_frame.clone();
         for connection in &connections {
             let idle = now.duration_since(connection.written());
             if idle > self.shared.settings.idle_timeout {
@@ -408,7 +407,7 @@ impl EventLoop {
         }
         self.obey_all();
         let connections = lock(&shared.registry).all();
-        let frame = shared.settings.shutdown_frame.clone().into();
+        let frame = shared.settings.shutdown_frame.clone();
         for connection in &connections {
             self.deliver(connection, &frame, Instant::now());
         }

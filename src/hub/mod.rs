@@ -34,7 +34,7 @@ mod transport;
 mod wheel;
 
 pub use connection::{Arrival, Connection, Member};
-pub use seats::{Outcome, Task, Work};
+pub use seats::{Outcome, Work};
 pub use transport::Wire;
 
 use connection::{Phase, Seat};
@@ -52,9 +52,9 @@ pub struct Settings {
     /// Between two heartbeats of a connection.
     pub heartbeat: Duration,
     /// What a heartbeat writes.
-    pub heartbeat_frame: Vec<u8>,
+    pub heartbeat_frame: Bytes,
     /// What is written at the end.
-    pub shutdown_frame: Vec<u8>,
+    pub shutdown_frame: Bytes,
     /// For a frame to be written.
     pub write_deadline: Duration,
     /// A connection for which nothing could be written for so long is closed.
@@ -143,7 +143,6 @@ struct Shared {
     name: String,
     generation: u64,
     settings: Settings,
-    heartbeat_frame: Bytes,
     registry: Mutex<Registry>,
     /// No new ones are admitted.
     closing: AtomicBool,
@@ -177,7 +176,6 @@ impl Hub {
         let shared = Arc::new(Shared {
             name: random_name(),
             generation: fork::generation(),
-            heartbeat_frame: settings.heartbeat_frame.clone().into(),
             settings,
             registry: Mutex::default(),
             closing: AtomicBool::new(false),

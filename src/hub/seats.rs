@@ -16,7 +16,7 @@ const MOST_AGAIN: usize = 10_000;
 
 /// What is to be done with seats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
+pub(crate) enum Task {
     /// They come, or come back.
     Join,
     /// They go.
@@ -349,7 +349,7 @@ fn still_wanted(task: Task, connection: &Connection) -> bool {
 
 impl Work {
     /// What is to be done.
-    pub fn task(&self) -> Task {
+    pub(crate) fn task(&self) -> Task {
         self.task
     }
 

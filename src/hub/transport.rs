@@ -10,9 +10,10 @@ use std::time::Duration;
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use socket2::Socket;
+use socket2::{SockRef, Socket};
 
 use super::inheritance;
+use crate::connect::set_user_timeout;
 
 /// A client that sends more than this after its request has something else in mind than to listen.
 const UNASKED: usize = 64 * 1024;
@@ -135,9 +136,8 @@ impl Transport {
 
 /// What cannot be set is only slower to notice, or is no TCP.
 fn prepare(socket: &Socket, patience: Duration) {
-    #[cfg(target_os = "linux")]
-    let _ = socket.set_tcp_user_timeout(Some(patience));
-    #[cfg(not(target_os = "linux"))]
+    let _ = set_user_timeout(&SockRef::from(socket), patience);
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let _ = socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(patience));
     #[cfg(target_vendor = "apple")]
     let _ = socket.set_nosigpipe(true);

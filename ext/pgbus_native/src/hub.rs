@@ -1,16 +1,16 @@
-//! `Pgbus::Native::Hub` and `Pgbus::Native::SeatWork`
+//! `Pgbus::Native::Hub`, `Pgbus::Native::Broadcast` and `Pgbus::Native::SeatWork`
 
 use std::cell::RefCell;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use magnus::value::ReprValue;
 use magnus::{
-    Class, Error, IntoValue, Module, Object, RArray, RHash, RModule, RString, Ruby, Symbol,
-    TryConvert, TypedData, Value, function, method,
+    Class, Error, IntoValue, Module, Object, RArray, RHash, RModule, RString, Ruby, TryConvert,
+    TypedData, Value, function, method,
 };
 use pgbus_native_core::hub::{
-    Arrival, Broadcast, Change, Closed, Event, Hub as CoreHub, Level, Member, Outcome, Question,
-    Settings, Task, Wire, Work,
+    Arrival, Broadcast as CoreBroadcast, Change, Closed, Event, Hub as CoreHub, Level, Member,
+    Outcome, Question, Settings, Wire, Work,
 };
 use pgbus_native_core::{Interrupt, Param, Request};
 
@@ -25,6 +25,13 @@ use crate::statement::Statement;
 pub struct Hub(CoreHub);
 
 impl magnus::DataTypeFunctions for Hub {}
+
+/// A frame for all connections of a stream.
+#[derive(TypedData)]
+#[magnus(class = "Pgbus::Native::Broadcast", free_immediately)]
+pub struct Broadcast(CoreBroadcast);
+
+impl magnus::DataTypeFunctions for Broadcast {}
 
 /// A statement's worth of work for seats.
 #[derive(TypedData)]
@@ -41,8 +48,8 @@ impl Hub {
             heartbeat: seconds(ruby, settings, "heartbeat")?,
             write_deadline: seconds(ruby, settings, "write_deadline")?,
             idle_timeout: seconds(ruby, settings, "idle_timeout")?,
-            heartbeat_frame: bytes(settings.fetch(ruby.to_symbol("heartbeat_frame"))?),
-            shutdown_frame: bytes(settings.fetch(ruby.to_symbol("shutdown_frame"))?),
+            heartbeat_frame: bytes(settings.fetch(ruby.to_symbol("heartbeat_frame"))?).into(),
+            shutdown_frame: bytes(settings.fetch(ruby.to_symbol("shutdown_frame"))?).into(),
         };
         CoreHub::start(settings)
             .map(Hub)
@@ -122,31 +129,14 @@ impl Hub {
         Ok(ruby.ary_from_iter(ids.iter().map(|id| ruby.str_new(id))))
     }
 
-    /// `broadcast(stream, frame, exclude, visible_to)`: `exclude` an Array of ids, `visible_to` a String or nil. False
-    /// if the hub is shut down.
-    fn broadcast(
-        ruby: &Ruby,
-        this: &Hub,
-        stream: Value,
-        frame: RString,
-        exclude: RArray,
-        visible_to: Value,
-    ) -> Result<bool, Error> {
-        let broadcast = self::broadcast(ruby, stream, frame, exclude, visible_to)?;
-        Ok(this.0.broadcast(broadcast) != Err(Closed))
+    /// `broadcast(broadcast)`: to this process's connections. False if the hub is shut down.
+    fn broadcast(&self, broadcast: &Broadcast) -> bool {
+        self.0.broadcast(broadcast.0.clone()) != Err(Closed)
     }
 
-    /// `message(stream, frame, exclude, visible_to)`: the payloads for other processes, an Array of Strings.
-    fn message(
-        ruby: &Ruby,
-        this: &Hub,
-        stream: Value,
-        frame: RString,
-        exclude: RArray,
-        visible_to: Value,
-    ) -> Result<RArray, Error> {
-        let broadcast = self::broadcast(ruby, stream, frame, exclude, visible_to)?;
-        Ok(ruby.ary_from_vec(this.0.message(&broadcast)))
+    /// `message(broadcast)`: the payloads for other processes, an Array of Strings.
+    fn message(ruby: &Ruby, this: &Hub, broadcast: &Broadcast) -> RArray {
+        ruby.ary_from_vec(this.0.message(&broadcast.0))
     }
 
     /// `answer(question, ids)`: who may see what was asked about.
@@ -226,18 +216,28 @@ impl Hub {
     }
 }
 
-impl SeatWork {
-    /// `task`: `:join`, `:leave` or `:touch`.
-    fn task(ruby: &Ruby, this: &SeatWork) -> Result<Symbol, Error> {
-        this.with(ruby, |work| {
-            Ok(ruby.to_symbol(match work.task() {
-                Task::Join => "join",
-                Task::Leave => "leave",
-                Task::Touch => "touch",
-            }))
-        })
+impl Broadcast {
+    /// `Broadcast.new(stream, frame, exclude, visible_to)`: `exclude` an Array of ids, `visible_to` a String or nil.
+    fn new(
+        ruby: &Ruby,
+        stream: Value,
+        frame: RString,
+        exclude: RArray,
+        visible_to: Value,
+    ) -> Result<Broadcast, Error> {
+        Ok(Broadcast(CoreBroadcast {
+            stream: string(ruby, stream)?,
+            frame: bytes(frame).into(),
+            exclude: strings(ruby, exclude)?,
+            visible_to: match visible_to.is_nil() {
+                true => None,
+                false => Some(string(ruby, visible_to)?),
+            },
+        }))
     }
+}
 
+impl SeatWork {
     /// `ids`: an Array, one for each seat.
     fn ids(ruby: &Ruby, this: &SeatWork) -> Result<RArray, Error> {
         this.with(ruby, |work| {
@@ -285,8 +285,8 @@ pub fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     hub.define_method("size", method!(Hub::size, 0))?;
     hub.define_method("open?", method!(Hub::is_open, 1))?;
     hub.define_method("open_ids", method!(Hub::open_ids, 1))?;
-    hub.define_method("broadcast", method!(Hub::broadcast, 4))?;
-    hub.define_method("message", method!(Hub::message, 4))?;
+    hub.define_method("broadcast", method!(Hub::broadcast, 1))?;
+    hub.define_method("message", method!(Hub::message, 1))?;
     hub.define_method("answer", method!(Hub::answer, 2))?;
     hub.define_method("write", method!(Hub::write, 2))?;
     hub.define_method("close", method!(Hub::close, 1))?;
@@ -298,9 +298,12 @@ pub fn define(ruby: &Ruby, native: RModule) -> Result<(), Error> {
     hub.define_method("work_done", method!(Hub::work_done, 2))?;
     hub.define_method("shut_down", method!(Hub::shut_down, 1))?;
 
+    let broadcast = native.define_class("Broadcast", ruby.class_object())?;
+    broadcast.undef_default_alloc_func();
+    broadcast.define_singleton_method("new", function!(Broadcast::new, 4))?;
+
     let work = native.define_class("SeatWork", ruby.class_object())?;
     work.undef_default_alloc_func();
-    work.define_method("task", method!(SeatWork::task, 0))?;
     work.define_method("ids", method!(SeatWork::ids, 0))?;
     work.define_method("batch", method!(SeatWork::batch, 0))?;
     work.define_method("each", method!(SeatWork::each, 0))
@@ -420,24 +423,6 @@ fn request(ruby: &Ruby, request: &Request) -> Result<(Statement, RArray), Error>
         }
     }
     Ok((Statement(request.statement), params))
-}
-
-fn broadcast(
-    ruby: &Ruby,
-    stream: Value,
-    frame: RString,
-    exclude: RArray,
-    visible_to: Value,
-) -> Result<Broadcast, Error> {
-    Ok(Broadcast {
-        stream: string(ruby, stream)?,
-        frame: bytes(frame).into(),
-        exclude: strings(ruby, exclude)?,
-        visible_to: match visible_to.is_nil() {
-            true => None,
-            false => Some(string(ruby, visible_to)?),
-        },
-    })
 }
 
 /// A descriptor of our own for the same socket.

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require_relative "worker"
+
 module Pgbus
   module Native
     class Streamer
@@ -16,19 +18,11 @@ module Pgbus
 
         # @param hub [Hub]
         # @param logger [Logger, nil]
-        # @return [Thread]
+        # @return [Worker]
         def self.start(hub, logger)
           number = hub.take_seats
-          thread = Thread.new do
-            while (work = hub.next_work(number))
-              outcomes = perform(work)
-              hub.work_done(work, outcomes)
-            end
-          rescue StandardError => e
-            logger&.error { "[pgbus_native] #{Thread.current.name}: #{e.class}: #{e.message}" }
-          end
-          thread.name = "pgbus seats"
-          thread
+          next_work = -> { hub.next_work(number)&.then { |work| [work] } }
+          Worker.new("pgbus seats", logger, next_work) { |work| hub.work_done(work, perform(work)) }
         end
 
         # @param work [SeatWork]
